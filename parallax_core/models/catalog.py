@@ -24,7 +24,8 @@ from parallax_core.plugins.discovery import DISABLED_VARIABLE
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import DISTRIBUTIONS, Offer
 
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?(:[\w.-]+)?")
+"""Matches a name on the hub, with a revision and, after a colon, the quantisation of GGUF files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from huggingface_hub.utils import build_hf_headers, logging  # type: ignore[attr
 from parallax_core.api import ParallaxError, UnknownName, is_offline
 from parallax_core.api.source import is_in_layout
 from parallax_source_hub.download import Incoming, TransientError
+from parallax_source_hub.gguf_files import is_gguf
 from parallax_source_hub.partial_file import RemoteFile
 
 LONGEST_WAIT_S = 60.0
@@ -44,7 +45,7 @@ class HubClient:
     repo: str
     commit: str
     files: Sequence[RemoteFile]
-    """The files in the layout of models; see `is_in_layout`."""
+    """The files in the layout of models, and GGUF files; see `is_in_layout`."""
 
     @staticmethod
     def connect(repo: str, revision: str) -> HubClient:
@@ -135,8 +136,9 @@ def _commit(info: ModelInfo) -> str:
 
 
 def _layout_files(info: ModelInfo) -> list[RemoteFile]:
-    """Return the files in the layout of models."""
-    return [_remote_file(file) for file in info.siblings or () if is_in_layout(file.rfilename)]
+    """Return the files in the layout of models, and GGUF files."""
+    names = (file for file in info.siblings or () if is_in_layout(file.rfilename) or is_gguf(file.rfilename))
+    return [_remote_file(file) for file in names]
 
 
 def _remote_file(file: RepoSibling) -> RemoteFile:

@@ -1,8 +1,8 @@
 """The folder in which a source stores downloaded models.
 
-``FOLDER/org--name[@revision]/`` is a complete or partial model, and does not move while it grows. It contains a record
-of the model's files: ``.complete.json`` if all of them are present and checked, otherwise ``.partial.json``. The locks
-in ``FOLDER/.locks/`` keep two processes from fetching into one model at the same time.
+``FOLDER/org--name[@revision][+QUANTISATION]/`` is a complete or partial model, and does not move while it grows. It has
+a record of the model's files: ``.complete.json`` if all of them are present and checked, otherwise ``.partial.json``.
+The locks in ``FOLDER/.locks/`` keep two processes from fetching into one model at the same time.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from parallax_core.api import ParallaxError, Progress, StoredModel, UnknownName
-from parallax_core.api.source import read_present
+from parallax_core.api.source import SINGLE, read_present
 from parallax_source_hub.model_files import choose_files, choose_weights
 from parallax_source_hub.partial_file import RemoteFile
 
 COMPLETE, PARTIAL = ".complete.json", ".partial.json"
+WEIGHTS = ("*.safetensors", "*.safetensors.part", ".gguf/**/*.gguf", ".gguf/**/*.gguf.part")
+"""The files with weights, or with what they are made of, in the folder of a model."""
 SIGN_S = 1.0
 """Seconds between progress reports while waiting for another process."""
 
@@ -34,10 +36,12 @@ class CachedModel(msgspec.Struct, frozen=True):
     """The commit of its repository; all files are from it."""
     files: tuple[RemoteFile, ...]
     """The files of a complete model; of a partial one, all files it may need, as listed at this commit."""
+    sources: tuple[RemoteFile, ...] = ()
+    """The GGUF files that the model is made of; empty: its files are those of the hub."""
 
 
 class ModelCache:
-    """The models in one folder. Names are ``org/name`` or ``org/name@revision``."""
+    """The models in one folder. Names are ``org/name``, with ``@revision`` and ``:QUANTISATION`` if given."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -65,8 +69,8 @@ class ModelCache:
         """Return the hub's digests of the weight files of a complete or partial model, by file name."""
         path = self.locate(name)
         record = _read_record(path / COMPLETE) or _read_record(path / PARTIAL)
-        files = record.files if record else ()
-        return {file.name: file.sha256 or file.blob for file in files if file.name.endswith(".safetensors")}
+        files = (record.sources or record.files) if record else ()
+        return {file.name: file.sha256 or file.blob for file in files if file.name.endswith((".safetensors", ".gguf"))}
 
     def stored(self) -> list[StoredModel]:
         """Return the complete models, sorted by name."""
@@ -105,11 +109,13 @@ class ModelCache:
     def has_weights(self, name: str) -> bool:
         """Return whether any byte of a model's weights is present."""
         path = self.locate(name)
-        return any(map(_measure, (*path.glob("*.safetensors"), *path.glob("*.safetensors.part"))))
+        return any(map(_measure, (found for pattern in WEIGHTS for found in path.glob(pattern))))
 
-    def begin(self, name: str, commit: str, files: Sequence[RemoteFile]) -> CachedModel:
+    def begin(
+        self, name: str, commit: str, files: Sequence[RemoteFile], sources: Sequence[RemoteFile] = ()
+    ) -> CachedModel:
         """Create the folder of a model, after deleting files of another commit; return its record."""
-        path, record = self.locate(name), CachedModel(name, commit, tuple(files))
+        path, record = self.locate(name), CachedModel(name, commit, tuple(files), tuple(sources))
         before = self.read_begun(name) or _read_record(path / COMPLETE)
         if path.is_dir() and (before is None or before.commit != commit):
             _delete(path)
@@ -122,7 +128,7 @@ class ModelCache:
         """Mark a model whose ``files`` are all present and checked as complete."""
         path, begun = self.locate(name), self.read_begun(name)
         assert begun is not None, "it was begun"
-        _write_record(path / COMPLETE, CachedModel(name, begun.commit, tuple(files)))
+        _write_record(path / COMPLETE, CachedModel(name, begun.commit, tuple(files), begun.sources))
         (path / PARTIAL).unlink()
 
     def remove(self, name: str) -> int:
@@ -145,8 +151,9 @@ class ModelCache:
 
 
 def _slug(name: str) -> str:
+    name, colon, kind = name.partition(":")
     repo, at, revision = name.partition("@")
-    return repo.replace("/", "--") + at + quote(revision, safe="")
+    return repo.replace("/", "--") + at + quote(revision, safe="") + colon.replace(":", "+") + kind
 
 
 def _read_record(path: Path) -> CachedModel | None:
@@ -168,11 +175,22 @@ def _holds(path: Path, record: CachedModel) -> bool:
 
 
 def _describe_partial(path: Path, record: CachedModel) -> StoredModel:
+    if record.sources:
+        return _describe_partial_gguf(path, record)
     files: Sequence[RemoteFile] = record.files
     with suppress(ParallaxError):  # before the index is present, which lists the needed files
         files = [*choose_files(record.name, files), *choose_weights(record.name, files, path)]
     here = sum(_measure(path / file.name) + _measure(path / f"{file.name}.part") for file in files)
     total = sum(file.size for file in files)
+    return StoredModel(name=record.name, path=path, size_bytes=here, total_bytes=total)
+
+
+def _describe_partial_gguf(path: Path, record: CachedModel) -> StoredModel:
+    """Describe a model by the tensors that are made; before the first one, by the bytes fetched."""
+    made = path / SINGLE
+    fetched = (_measure(found) for pattern in WEIGHTS[2:] for found in path.glob(pattern))
+    here, total = (_measure(made), made.stat().st_size) if made.exists() else (sum(fetched), 0)
+    total = total or sum(file.size for file in record.sources)
     return StoredModel(name=record.name, path=path, size_bytes=here, total_bytes=total)
 
 
@@ -182,7 +200,7 @@ def _delete(path: Path) -> int:
         # The user moved the model elsewhere: never delete files outside the cache folder.
         path.unlink()
         return 0
-    freed = sum(map(_measure, path.iterdir()))
+    freed = sum(map(_measure, path.rglob("*")))
     # First, so that an interrupted deletion leaves nothing that looks complete.
     (path / COMPLETE).unlink(missing_ok=True)
     shutil.rmtree(path)

@@ -146,14 +146,14 @@ def locate_tensors(path: Path, is_wanted: IsWanted) -> ByteRanges:
     return ranges.bridge(GAP_BYTES)
 
 
-def check_space(folder: Path, wanted: Mapping[PartialFile, ByteRanges]) -> None:
-    """Refuse a download that does not fit on the disk; bytes already present do not count.
+def check_space(folder: Path, wanted: Mapping[PartialFile, ByteRanges], copies: int = 1) -> None:
+    """Refuse a download that does not fit on the disk, in a number of copies; bytes already present do not count.
 
     Raises:
         ParallaxError: naming the needed and the free space.
     """
     gaps = [gap for file, ranges in wanted.items() for gap in file.find_missing(ranges)]
-    needed, free = sum(stop - start for start, stop in gaps), shutil.disk_usage(folder).free
+    needed, free = copies * sum(stop - start for start, stop in gaps), shutil.disk_usage(folder).free
     if needed > free:
         message = f"the download needs {needed / 1e9:.1f} GB, but {folder} has only {free / 1e9:.1f} GB free"
         raise ParallaxError(message, "free some space, or set PARALLAX_HOME to a folder on another disk")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from parallax_core.api import ParallaxError
 from parallax_core.api.source import CONFIG, INDEX, POOLING, SINGLE, TOKENIZER, find_tokenizer, hint_for, read_shards
+from parallax_source_hub.gguf_files import hint_at_kinds, list_kinds
 from parallax_source_hub.partial_file import RemoteFile
 
 SMALL = (
@@ -51,6 +52,8 @@ def choose_files(name: str, listing: Sequence[RemoteFile]) -> list[RemoteFile]:
     if missing:
         message = f"{name} cannot be served: its repository has no {' and no '.join(missing)}"
         others = [file for file in root if not file.endswith(".safetensors")]
+        if missing[-1] == "*.safetensors" and (kinds := list_kinds(listing)):
+            raise ParallaxError(message, hint_at_kinds(name, kinds))
         raise ParallaxError(message, hint_for(others) if missing[-1] == "*.safetensors" else NO_MODEL)
     patterns = (*SMALL, tokenizer or TOKENIZER)
     chosen = [file for file in listing if any(fnmatchcase(file.name, pattern) for pattern in patterns)]

@@ -74,7 +74,7 @@ class PartialFile:
     def writing(self) -> Iterator[None]:
         """Open the file for `write`; at the end, even after an error, list the written ranges in the journal."""
         if not self._journal.exists():
-            self._journal.parent.mkdir(exist_ok=True)
+            self._journal.parent.mkdir(parents=True, exist_ok=True)
             self._journal.touch()
             with self._nameless.open("wb") as out:
                 out.truncate(self.remote.size)
@@ -86,7 +86,7 @@ class PartialFile:
             finally:
                 self._record()
 
-    def write(self, start: int, chunk: bytes) -> int:
+    def write(self, start: int, chunk: bytes | memoryview) -> int:
         """Write the new bytes of a chunk that begins at byte ``start``, and return their number."""
         missing = self.present.find_missing(start, start + len(chunk))
         for first, last in missing:
@@ -114,11 +114,28 @@ class PartialFile:
                 pass
         if _hash_content(self.path, self.remote, report) != (self.remote.sha256 or self.remote.blob):
             raise self._drop_damage()
+        self.accept()
+
+    def accept(self) -> None:
+        """Mark a file whose bytes are all present as complete, without a check."""
         self.name()
         self._journal.unlink()
         self.is_whole = True
 
-    def _append(self, start: int, data: bytes) -> None:
+    def drop(self, spent: ByteRanges) -> None:
+        """Give the room of ranges back to the disk, by copying the others; a complete file stays as it is."""
+        if self.is_whole or not self._journal.exists():
+            return
+        draft, lines = self.path.with_name(f"{self.path.name}.new"), []
+        with self.path.open("rb") as old, draft.open("wb") as new:
+            new.truncate(self.remote.size)
+            for start, stop in [kept for each in self.present for kept in spent.find_missing(*each)]:
+                lines.append(_copy_range(old, new, start, stop))
+        self._rewrite(lines)
+        draft.replace(self.path)
+        self.present = ByteRanges((line.start, line.stop) for line in lines)
+
+    def _append(self, start: int, data: bytes | memoryview) -> None:
         assert self._out is not None, "the file is open for writing"
         if start != self._pending[1]:
             self._record()
@@ -162,6 +179,17 @@ class PartialFile:
     def _discard(self) -> None:
         for path in (self._named, self._nameless, self._journal):
             path.unlink(missing_ok=True)
+
+
+def _copy_range(old: BinaryIO, new: BinaryIO, start: int, stop: int) -> FetchedRange:
+    digest, position = hashlib.sha256(), start
+    old.seek(start)
+    new.seek(start)
+    while chunk := old.read(min(READ_BYTES, stop - position)):
+        new.write(chunk)
+        digest.update(chunk)
+        position += len(chunk)
+    return FetchedRange(start, stop, digest.hexdigest())
 
 
 def _has_size(path: Path, size: int) -> bool:

@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub: ``hf:org/name`` or ``hf:org/name@revision``.
+"""Models of the Hugging Face hub: ``hf:org/name``, with ``@revision`` and, in GGUF, ``:Q4_K_M``.
 
 The client of the hub (`hub_client`) is imported only when something must be downloaded, since importing huggingface_hub
 takes most of a second. Files are written by our own code (`download`), since huggingface_hub 2 starts again from the
@@ -12,13 +12,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from parallax_core.api import ModelFolder, ParallaxError, Progress, SourceContext, StoredModel, UnknownName, silent
+from parallax_source_hub import gguf_download
 from parallax_source_hub.download import Download
+from parallax_source_hub.gguf_download import GgufDownload
+from parallax_source_hub.gguf_files import choose_gguf
 from parallax_source_hub.model_cache import CachedModel, ModelCache
 from parallax_source_hub.model_download import IsWanted, ModelDownload, has_files, has_tensors
 from parallax_source_hub.model_files import choose_candidates
 
 PAUSES_S = (1.0, 2.0, 4.0, 8.0)
 """Seconds to wait before each retry of a transfer without progress."""
+_KIND = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 _REPO = re.compile(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
 
 
@@ -28,22 +32,32 @@ class HubName:
 
     repo: str
     revision: str = "main"
+    kind: str = ""
+    """The quantisation of its GGUF files that is meant; empty: the model is in safetensors."""
 
     @staticmethod
     def parse(name: str) -> HubName:
-        """Read ``org/name`` or ``org/name@revision``.
+        """Read ``org/name``, ``org/name@revision``, and either with ``:QUANTISATION``.
 
         Raises:
             UnknownName: if ``name`` cannot be the name of a repository.
         """
-        repo, at, revision = name.partition("@")
-        if not _REPO.fullmatch(repo) or "--" in repo or ".." in repo or (at and not revision):
+        place, colon, kind = name.partition(":")
+        repo, at, revision = place.partition("@")
+        is_repo = _REPO.fullmatch(repo) and "--" not in repo and ".." not in repo
+        if not is_repo or (at and not revision) or (colon and not _KIND.fullmatch(kind)):
             message = f"{name!r} is not a valid name of a hub model"
-            raise UnknownName(message, "write ORG/NAME or ORG/NAME@REVISION; a folder is written file:PATH")
-        return HubName(repo, revision or "main")
+            hint = "write ORG/NAME or ORG/NAME@REVISION, with :Q4_K_M for GGUF files; a folder is written file:PATH"
+            raise UnknownName(message, hint)
+        return HubName(repo, revision or "main", kind.upper())
+
+    @property
+    def place(self) -> str:
+        """The name without the quantisation."""
+        return self.repo if self.revision == "main" else f"{self.repo}@{self.revision}"
 
     def __str__(self) -> str:
-        return self.repo if self.revision == "main" else f"{self.repo}@{self.revision}"
+        return f"{self.place}:{self.kind}" if self.kind else self.place
 
 
 class HubSource:
@@ -70,17 +84,20 @@ class HubSource:
             UnknownName: if there is no such repository or revision.
             ParallaxError: if it is gated, unreachable, damaged or not a safetensors model, or the disk is full.
         """
-        return self._obtain(name, progress, lambda _: False, ModelDownload.fetch_all)
+        return self._obtain(name, progress, lambda _: False, lambda download: download.fetch_all())
 
     def fetch_without_weights(self, name: str, progress: Progress) -> ModelFolder:
         """Return the model's folder without its weights; see `PartialSource.fetch_without_weights` and `fetch`."""
-        return self._obtain(name, progress, self._has_files, ModelDownload.fetch_without_weights)
+        return self._obtain(name, progress, self._has_files, lambda download: download.fetch_without_weights())
 
     def fetch_tensors(self, name: str, is_wanted: IsWanted, progress: Progress) -> ModelFolder:
         """Return the model's folder with the wanted tensors; see `PartialSource.fetch_tensors` and `fetch`."""
 
         def is_here(record: CachedModel) -> bool:
-            return has_tensors(self._cache.locate(record.name), record, is_wanted)
+            folder = self._cache.locate(record.name)
+            if record.sources:
+                return gguf_download.has_tensors(folder, is_wanted)
+            return has_tensors(folder, record, is_wanted)
 
         return self._obtain(name, progress, is_here, lambda download: download.fetch_tensors(is_wanted))
 
@@ -111,7 +128,7 @@ class HubSource:
         name: str,
         progress: Progress,
         is_here: Callable[[CachedModel], bool],
-        fetch: Callable[[ModelDownload], None],
+        fetch: Callable[[ModelDownload | GgufDownload], None],
     ) -> ModelFolder:
         """Return the model's folder, after ``fetch`` unless it is complete or ``is_here`` accepts its record."""
         wanted = HubName.parse(name)
@@ -139,21 +156,27 @@ class HubSource:
         return begun is not None and is_here(begun)
 
     def _has_files(self, record: CachedModel) -> bool:
-        return has_files(self._cache.locate(record.name), record)
+        folder = self._cache.locate(record.name)
+        return gguf_download.has_files(folder) if record.sources else has_files(folder, record)
 
-    def _download(self, wanted: HubName, progress: Progress, fetch: Callable[[ModelDownload], None]) -> None:
+    def _download(
+        self, wanted: HubName, progress: Progress, fetch: Callable[[ModelDownload | GgufDownload], None]
+    ) -> None:
         from parallax_source_hub.client import HubClient
 
         name = str(wanted)
         record = self._cache.read_begun(name)
         if record is not None and self._cache.has_weights(name):
             # It is finished at the commit where it was begun, wherever its branch points now.
-            remote = HubClient.return_to(wanted.repo, record.commit, record.files)
+            remote = HubClient.return_to(wanted.repo, record.commit, record.sources or record.files)
         else:
             remote = HubClient.connect(wanted.repo, wanted.revision)
-            record = self._cache.begin(name, remote.commit, choose_candidates(name, remote.files))
+            sources = choose_gguf(wanted.place, wanted.kind, remote.files) if wanted.kind else []
+            files = [] if wanted.kind else choose_candidates(name, remote.files)
+            record = self._cache.begin(name, remote.commit, files, sources)
         try:
-            fetch(ModelDownload(record, self._cache, Download(remote.open, self._pauses_s), progress))
+            make = GgufDownload if wanted.kind else ModelDownload
+            fetch(make(record, self._cache, Download(remote.open, self._pauses_s), progress))
         except UnknownName as error:
             message = f"{name} was begun at commit {record.commit}, which the hub no longer has"
             raise ParallaxError(message, f"delete it with `parallax models rm hf:{name}` and fetch it again") from error

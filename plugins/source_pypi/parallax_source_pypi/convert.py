@@ -13,7 +13,7 @@ import numpy as np
 from parallax_core.api import Progress
 from parallax_formats.gguf import Fields, open_gguf
 from parallax_source_pypi.configs import Json, chat_template, generation_config, model_config, tokenizer_config
-from parallax_source_pypi.settings import read_settings
+from parallax_source_pypi.settings import Settings, read_settings
 from parallax_source_pypi.shards import SHARD_BYTES, ShardWriter
 from parallax_source_pypi.store import check_space
 from parallax_source_pypi.tensors import Source, match_slots
@@ -64,14 +64,20 @@ def convert_gguf(
         fields = Fields(gguf.metadata)
         settings = read_settings(fields, gguf)
         # The tokenizer comes first, so that an unsupported model is refused before the long part.
-        specials = read_specials(fields)
-        build_tokenizer(fields).save(str(folder / "tokenizer.json"))
-        write_json(folder / "generation_config.json", {**options.sampling, **generation_config(fields, specials)})
-        write_json(folder / "tokenizer_config.json", tokenizer_config(fields, settings, specials))
-        write_template(folder / "chat_template.jinja", chat_template(fields))
+        write_texts(fields, settings, folder, options.sampling)
         writer = ShardWriter(folder, options.limit)
         write_weights(Source(gguf, settings.architecture, settings.sizes, options.keeps_blocks), writer, report)
-        write_json(folder / "config.json", model_config(settings, specials, writer.dtype, writer.types))
+        config = model_config(settings, read_specials(fields), writer.dtype, writer.types)
+        write_json(folder / "config.json", config)
+
+
+def write_texts(fields: Fields, settings: Settings, folder: Path, sampling: Mapping[str, float]) -> None:
+    """Write the tokenizer, its settings, and the recommended sampling."""
+    specials = read_specials(fields)
+    build_tokenizer(fields).save(str(folder / "tokenizer.json"))
+    write_json(folder / "generation_config.json", {**sampling, **generation_config(fields, specials)})
+    write_json(folder / "tokenizer_config.json", tokenizer_config(fields, settings, specials))
+    write_template(folder / "chat_template.jinja", chat_template(fields))
 
 
 def write_weights(source: Source, writer: ShardWriter, report: Callable[[int, int], None]) -> None:
@@ -81,8 +87,8 @@ def write_weights(source: Source, writer: ShardWriter, report: Callable[[int, in
     check_space(writer.folder, sum(slot.info.num_bytes for slot in slots) if source.keeps_blocks else floats)
     for done, slot in enumerate(slots):
         report(done, len(slots))
-        for made in convert_slot(slot, source):
-            writer.add_tensor(made.name, made.values, made.kind)
+        for tensor in convert_slot(slot, source):
+            writer.add_tensor(tensor)
     writer.close()
     report(len(slots), len(slots))
 

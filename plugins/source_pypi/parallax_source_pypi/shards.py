@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from parallax_source_pypi.treatments import Array
+from parallax_source_pypi.treatments import Array, Converted
 
-BFLOAT16 = "BF16"
-KINDS = {"float16": "F16", "float32": "F32", "uint8": "U8"}
-"""The dtypes of safetensors (https://github.com/huggingface/safetensors#format)."""
+KINDS = {"float16": "F16", "float32": "F32"}
+"""Dtypes as safetensors names them (https://github.com/huggingface/safetensors#format)."""
 ALIGNMENT = 8
 """The bytes of the length of a header, and what its end is aligned to."""
 SHARD_BYTES = 1 << 30
 """The most bytes of tensors in one file, unless a single tensor has more. A file's tensors are held in memory."""
+
+
+def lay_out(tensors: Iterable[tuple[str, str, Sequence[int], int]]) -> tuple[bytes, dict[str, int]]:
+    """Return the header of a file, and where each tensor begins in the file.
+
+    Args:
+        tensors: of each the name, the dtype, the shape, and the bytes of the values.
+    """
+    offset, starts, header = 0, dict[str, int](), dict[str, object]({"__metadata__": {"format": "pt"}})
+    for name, kind, shape, size in tensors:
+        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [offset, offset + size]}
+        starts[name], offset = offset, offset + size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    front = len(text).to_bytes(ALIGNMENT, "little") + text
+    return front, {name: len(front) + start for name, start in starts.items()}
 
 
 class ShardWriter:
@@ -24,7 +40,8 @@ class ShardWriter:
     def __init__(self, folder: Path, limit: int = SHARD_BYTES) -> None:
         self.folder = folder
         self._limit = limit
-        self._waiting: dict[str, Array] = {}
+        self._waiting: dict[str, tuple[str, Array]] = {}
+        """By name: the dtype and the values."""
         self._waiting_bytes = 0
         self._shards: list[list[str]] = []
         self.total_bytes = 0
@@ -32,25 +49,21 @@ class ShardWriter:
         """``float32`` once a tensor of that type was added."""
         self.types: dict[str, str] = {}
         """The types of the tensors that are blocks, by name."""
-        self._halves: set[str] = set()
 
-    def add_tensor(self, name: str, values: Array, kind: str = "") -> None:
-        """Take one tensor, writing those before it if the file would become too large.
+    def add_tensor(self, tensor: Converted) -> None:
+        """Make and take one tensor, writing those before it if the file would become too large.
 
-        Args:
-            name: its name.
-            values: its values; of bfloat16 as integers.
-            kind: the type of its blocks if they are of a GGUF file, or ``BF16``; empty: as the dtype says.
+        Raises:
+            ParallaxError: if it cannot be made; see `Converted.make`.
         """
-        if kind == BFLOAT16:
-            self._halves.add(name)
-        elif kind:
-            self.types[name] = kind
+        name, values = tensor.name, tensor.make()
         if self._waiting and self._waiting_bytes + values.nbytes > self._limit:
             self._write_shard()
+        if tensor.kind:
+            self.types[name] = tensor.kind
         if values.dtype == np.float32:
             self.dtype = "float32"
-        self._waiting[name] = values
+        self._waiting[name] = tensor.dtype or KINDS[values.dtype.name], values
         self._waiting_bytes += values.nbytes
         self.total_bytes += values.nbytes
 
@@ -68,16 +81,10 @@ class ShardWriter:
 
     def _write_shard(self) -> None:
         path = self._path(len(self._shards))
-        offset, header = 0, dict[str, object]({"__metadata__": {"format": "pt"}})
-        for name, values in self._waiting.items():
-            kind = BFLOAT16 if name in self._halves else KINDS[values.dtype.name]
-            places = [offset, offset := offset + values.nbytes]
-            header[name] = {"dtype": kind, "shape": list(values.shape), "data_offsets": places}
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % ALIGNMENT)
+        header, _ = lay_out((name, kind, values.shape, values.nbytes) for name, (kind, values) in self._waiting.items())
         with path.open("wb") as file:
-            file.write(len(text).to_bytes(ALIGNMENT, "little") + text)
-            for values in self._waiting.values():
+            file.write(header)
+            for _, values in self._waiting.values():
                 file.write(np.ascontiguousarray(values).data)
         self._shards.append(list(self._waiting))
         self._waiting, self._waiting_bytes = {}, 0

@@ -2,18 +2,20 @@
 
 from parallax_formats.gguf.blocks import PLAIN, Blocks, are_finite, is_read, read_chunks, read_rows
 from parallax_formats.gguf.fields import Fields
-from parallax_formats.gguf.file import GgufFile, TensorInfo, damaged, open_gguf
+from parallax_formats.gguf.file import GgufFile, HeaderNotHere, TensorInfo, damaged, open_gguf, read_header
 
 __all__ = [
     "PLAIN",
     "Blocks",
     "Fields",
     "GgufFile",
+    "HeaderNotHere",
     "TensorInfo",
     "are_finite",
     "damaged",
     "is_read",
     "open_gguf",
     "read_chunks",
+    "read_header",
     "read_rows",
 ]

@@ -51,6 +51,10 @@ def damaged(detail: str) -> ParallaxError:
     return ParallaxError(f"the GGUF file is damaged: {detail}", "download it again, or tell its publisher")
 
 
+class HeaderNotHere(ParallaxError):
+    """The header of a partially fetched file reaches beyond the bytes that are here."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
     """One tensor of a GGUF file."""
@@ -151,10 +155,21 @@ def map_file(path: Path) -> memoryview:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
-def read_header(path: Path, number: int) -> Header:
-    """Read one file except for the values of its tensors; ``number`` is its place among the model's files."""
+def read_header(path: Path, number: int, present: int | None = None) -> Header:
+    """Read one file except for the values of its tensors.
+
+    Args:
+        path: the file.
+        number: its place among the model's files, from 0.
+        present: how many of its first bytes are here, if it is fetched in parts.
+
+    Raises:
+        HeaderNotHere: if the header is longer than that.
+        ParallaxError: if the file is damaged.
+        Unsupported: if it is of a version, byte order or tensor type that cannot be read.
+    """
     with path.open("rb") as file:
-        cursor = Cursor(file, path.stat().st_size)
+        cursor = Cursor(file, path.stat().st_size, present)
         num_tensors, num_values = read_counts(cursor)
         metadata = collect_pairs(read_pair(cursor) for _ in range(num_values))
         infos = [read_tensor(cursor) for _ in range(num_tensors)]
@@ -175,10 +190,11 @@ def check_parts(headers: Sequence[Header]) -> None:
 class Cursor:
     """Reads a file from the front, and never past its end."""
 
-    def __init__(self, file: BinaryIO, size: int) -> None:
+    def __init__(self, file: BinaryIO, size: int, present: int | None = None) -> None:
         self.file = file
         self.size = size
         self.position = 0
+        self._present = size if present is None else present
         self._num_values = 0
 
     def take_bytes(self, count: int) -> bytes:
@@ -192,6 +208,8 @@ class Cursor:
         self.position += count
         if self.position > MOST_HEADER_BYTES:
             raise damaged(f"its header has more than {MOST_HEADER_BYTES} bytes")
+        if self.position > self._present:
+            raise HeaderNotHere(f"of the header of {self.file.name}, {self._present} bytes are here")
         return self.file.read(count)
 
     def count_values(self, count: int) -> None:
