@@ -72,4 +72,5 @@ def hint_at_kinds(name: str, kinds: Sequence[str] | dict[str, list[RemoteFile]])
         return "its repository has no GGUF files; write its name without the part after the colon"
     listed = sorted(kinds)
     rest = f" and {len(listed) - MOST_LISTED} more" if len(listed) > MOST_LISTED else ""
-    return f"it has GGUF files in {', '.join(listed[:MOST_LISTED])}{rest}; write one of them after a colon: {name}:{listed[0]}"
+    there = f"it has GGUF files in {', '.join(listed[:MOST_LISTED])}{rest}"
+    return f"{there}; write one of them after a colon: {name}:{listed[0]}"
