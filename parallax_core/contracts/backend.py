@@ -91,6 +91,8 @@ class LoadedSize:
 
     layers: tuple[int, ...]
     """Of the weights of each layer."""
+    experts: tuple[int, ...] = ()
+    """The part of them in experts, of each layer; empty: its share of the numbers."""
     before: int
     """Of the embeddings."""
     after: int

@@ -55,10 +55,8 @@ class LayerShape:
     state_flops: int = 0
     """FLOPs of a token beside those of weights: for the state, and between streams."""
     kv_width: int = 0
-    """Elements cached per token: keys and values of all heads, or a latent; 0 for a state.
-
-    Also 0 for a layer that keeps nothing of a sequence, whose kind is ``full``.
-    """
+    """Elements cached per token: keys and values of all heads, or a latent; 0 for a state, and for a layer that keeps
+    nothing of a sequence, whose kind is ``full``."""
     state_width: int = 0
     """Elements kept per sequence, whatever its length: of a state, or beside the keys and values of a full layer."""
     window: int = 0
@@ -80,6 +78,12 @@ class LayerShape:
     ``kv_width`` is then 0."""
     table_weights: int = 0
     """Those of ``weights`` in tables whose rows are looked up by token id, in the mapped file."""
+
+    @property
+    def expert_weights(self) -> int:
+        """Parameters of all experts: a token leaves out those of ``num_experts - num_active_experts``."""
+        unused, left_out = self.num_experts - self.num_active_experts, self.weights - self.active_weights
+        return (left_out - self.table_weights) * self.num_experts // unused if unused > 0 else 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

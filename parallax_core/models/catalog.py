@@ -77,8 +77,7 @@ class Catalog:
 
     def fetch(self, text: str, progress: Progress) -> ModelFolder:
         """Return the model's folder, downloading and converting the missing files."""
-        located = self.locate(text)
-        return self._fetch_whole(located, progress)
+        return self._fetch_whole(self.locate(text), progress)
 
     def fetch_without_weights(self, text: str, progress: Progress) -> ModelFolder:
         """Return the model's folder, fetched without its weights if the source can do that, else as a whole."""
@@ -137,10 +136,7 @@ class Catalog:
         return {alias: " or ".join(f"{offer.spec.name}:{name}" for offer, name in each) for alias, each in found}
 
     def _fetch_whole(self, located: Located, progress: Progress) -> ModelFolder:
-        """Return the folder of a whole model; offline, only if it is complete on this machine.
-
-        A source that can fetch parts knows itself what is missing, and whether it may fetch that.
-        """
+        """Return the folder of a whole model; offline, only if it is here, as a source of parts checks itself."""
         source = self._source(located.source)
         if is_offline() and not isinstance(source, PartialSource) and source.find(located.name) is None:
             message = f"{located.source}:{located.name} is not complete on this machine, and it is not to be fetched"

@@ -27,7 +27,7 @@ class StageTime:
     def __init__(self, costs: CostModel, node: int, start: int, stop: int, slowdown: float = 1.0) -> None:
         """Prepare the stage with the layers from ``start`` to ``stop``, ``slowdown`` times slower than its profile."""
         self.speed = costs.speeds[node]
-        self._fixed_s = self.speed.step_s + self.speed.layer_s * (stop - start)
+        self._fixed_s = costs.measure_fixed(node, start, stop)
         self._slowdown = slowdown
         layers = costs.layers[start:stop]
         self._flops = float(sum(layer.flops for layer in layers))

@@ -59,14 +59,14 @@ class Format:
 
 
 def _read_block(parts: Parts, settings: Settings) -> Matrix:
-    found = settings.get("weight_block_size") or _find_group(settings).get("block_structure") or (0, 0)
+    found = settings.get("weight_block_size") or find_group(settings).get("block_structure") or (0, 0)
     is_pair = isinstance(found, list | tuple) and len(found) == 2  # noqa: PLR2004 -- rows and columns
     if not is_pair or any(type(size) is not int or size < 0 for size in found):
         raise Unsupported(f"'weight_block_size' in config.json is {found!r}, not two sizes", HINT)
     return read_scaled(parts, (found[0], found[1]))
 
 
-def _find_group(settings: Settings) -> Settings:
+def find_group(settings: Settings) -> Settings:
     """Return what compressed-tensors says of weights; empty if it says nothing, or of several groups."""
     groups = settings.get("config_groups")
     if not isinstance(groups, Mapping) or len(groups) != 1:
@@ -93,7 +93,7 @@ def _read_gptq(parts: Parts, settings: Settings) -> Matrix:
 def _read_packed(parts: Parts, settings: Settings) -> Matrix:
     parts.require_matrices("packed codes", "weight_packed")
     parts.require_integers("packed codes", "weight_shape", "weight_zero_point", "weight_g_idx")
-    told = _find_group(settings).get("num_bits")
+    told = find_group(settings).get("num_bits")
     bits = told if told is not None else _guess_bits(parts)
     if type(bits) is not int or bits not in PACKED_BITS:
         raise Unsupported(f"{parts.stem} has packed codes of {bits!r} bits; read are {PACKED_BITS}", HINT)
@@ -175,7 +175,7 @@ FORMATS: dict[str, tuple[Format, ...]] = {
             _read_packed,
             may_have=frozenset(["weight_zero_point", "weight_g_idx"]),
             dtypes=frozenset(["int32"]),
-            bits=lambda _stem, settings: _take_bits(_find_group(settings)),
+            bits=lambda _stem, settings: _take_bits(find_group(settings)),
         ),
         Format(
             "packed floats",

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from parallax_core.api import LoadedSize, ModelShape, Part, StagePlan, read_config
 from parallax_core.api.source import TensorLocation, find_locations, read_index
-from parallax_formats.schemes import FORMATS, GGUF, Format, Settings, find_settings, name_method
+from parallax_formats.schemes import FORMATS, GGUF, Format, Settings, find_group, find_settings, name_method
 
 MATRIX = 2
 KINDS = {
@@ -31,6 +32,19 @@ BLOCKS, SCALES = "_blocks", "_scales"
 DTYPE_KEYS = ("dtype", "torch_dtype")
 TYPICAL = {"gptq": 4, "awq": 4, "compressed-tensors": 4, "mlx": 4, "mxfp4": 4, "modelopt": 4}
 """Bits of a code where config.json does not tell, by the method; of others 8."""
+SCALE_BITS = {"gptq": 20, "awq": 20, "compressed-tensors": 16, "mlx": 32, "mxfp4": 8, "modelopt": 8, "bitsandbytes": 32}
+"""Bits of the scale of a group, and of its offset, by the method; of others, whose blocks are large, none."""
+GROUPS = {"gptq": 128, "awq": 128, "mlx": 64, "mxfp4": 32, "modelopt": 16, "bitsandbytes": 64}
+"""Codes in a group where config.json does not tell, by the method; of others as many as a row has."""
+PLAIN_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+BYTE_BITS = 8
+MOST_MISSED = 4.0
+"""If weights take more or fewer times what config.json tells, the index is of another model."""
+ENDS_TOO = frozenset(["mlx", "gguf"])
+"""Methods by which the embeddings and the head are quantised, too."""
+EXPERTS_ALONE = frozenset(["mxfp4"])
+"""Methods by which experts alone are quantised."""
+EXPERT = re.compile(r"(?:^|\.)(?:experts|switch_mlp)\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +61,8 @@ class StoredWeight:
     """The type of the blocks of a GGUF file; empty: it is of another one."""
     is_matrix: bool = True
     """Whether it is more than a vector."""
+    is_expert: bool = False
+    """Whether it belongs to experts that tokens are routed to."""
 
 
 Weigh = Callable[[StoredWeight], float]
@@ -72,18 +88,50 @@ def measure_loaded(
     """
     assert plan.shape is not None, "core has read it"
     stored = list(_list_stored(plan.model, plan.shape, find_part)) or list(_guess_stored(plan.model, plan.shape))
-    weigh = make_weigh([weight for _, weight in stored])
+    numbers, weigh = count_numbers(plan.shape), make_weigh([weight for _, weight in stored])
+    totals = {name: round(item * numbers) for name, item in others.items()}
+    return replace(_sum_parts(plan.shape, stored, weigh), value_bytes=value_bytes, others=totals)
+
+
+def measure_stored(folder: Path, shape: ModelShape, find_part: FindPart, total: int = 0) -> LoadedSize:
+    """Return what the weights of a model take as they are stored.
+
+    By the headers of its files if all are here, else by config.json.
+
+    Args:
+        folder: of the model.
+        shape: of the model.
+        find_part: tells the part of the model that a tensor belongs to.
+        total: the bytes of all its weights, where only config.json tells how they are divided; 0: unknown.
+    """
+    if stored := list(_list_stored(folder, shape, find_part)):
+        return _sum_parts(shape, stored, lambda weight: weight.num_bytes)
+    stored = list(_guess_stored(folder, shape))
+    is_coded = any(
+        not weight.dtype for _, weight in stored
+    )  # else weights are other than config.json says, all of them
+    kept = sum(weight.num_bytes for _, weight in stored if weight.dtype) if is_coded else 0
+    factor = (total - kept) / (sum(weight.num_bytes for _, weight in stored) - kept) if total else 1.0
+    if not 1 / MOST_MISSED <= factor <= MOST_MISSED:
+        factor = 1.0
+    return _sum_parts(shape, stored, lambda weight: weight.num_bytes * (1.0 if kept and weight.dtype else factor))
+
+
+def _sum_parts(shape: ModelShape, stored: Sequence[tuple[Part, StoredWeight]], weigh: Weigh) -> LoadedSize:
     sums: dict[Part, float] = {}
+    experts = [0.0] * len(shape.layers)
     for part, weight in stored:
-        sums[part] = sums.get(part, 0.0) + weigh(weight)
-    numbers = count_numbers(plan.shape)
+        taken = weigh(weight)
+        sums[part] = sums.get(part, 0.0) + taken
+        if weight.is_expert and isinstance(part, int):
+            experts[part] += taken
+    are_named = all(bool(layer.num_experts) == (taken > 0) for layer, taken in zip(shape.layers, experts, strict=True))
     return LoadedSize(
-        layers=tuple(round(sums.get(number, 0.0)) for number in range(len(plan.shape.layers))),
+        layers=tuple(round(sums.get(number, 0.0)) for number in range(len(shape.layers))),
+        experts=tuple(map(round, experts)) if are_named else (),
         before=round(sums.get("before", 0.0)),
         after=round(sums.get("after", 0.0)),
-        is_tied=plan.shape.is_tied,
-        value_bytes=value_bytes,
-        others={name: round(item * numbers) for name, item in others.items()},
+        is_tied=shape.is_tied,
     )
 
 
@@ -117,7 +165,7 @@ def _list_stored(folder: Path, shape: ModelShape, find_part: FindPart) -> Iterat
         assert part is not None
         if isinstance(part, int) and tables[part] and weight.numbers >= tables[part]:
             continue  # its rows stay in the file
-        yield part, weight
+        yield part, replace(weight, is_expert=EXPERT.search(name) is not None)
 
 
 def _join_tensors(located: Mapping[str, TensorLocation], config: Settings) -> Iterator[tuple[str, StoredWeight]]:
@@ -165,19 +213,38 @@ def _describe_tensor(location: TensorLocation, types: Mapping[str, str]) -> Stor
 
 
 def _guess_stored(folder: Path, shape: ModelShape) -> Iterator[tuple[Part, StoredWeight]]:
-    """Yield a weight for each part of a model, by config.json alone."""
+    """Yield the weights of each part of a model by config.json alone."""
     config = read_config(folder)
-    inner = config.get("text_config")
-    told = [place.get(key) for place in (config, inner if isinstance(inner, Mapping) else {}) for key in DTYPE_KEYS]
-    dtype = next((found for found in told if isinstance(found, str)), "bfloat16")
-    method, bits = name_method(config), find_settings(config).get("bits")
-    bits = bits if type(bits) is int and 0 < bits <= 8 else TYPICAL.get(method, 8)  # noqa: PLR2004 -- of a byte
+    method, dtype = name_method(config), _find_dtype(config)
+    plain, coded = PLAIN_BYTES.get(dtype, 2), _guess_bits(method, find_settings(config)) / 8
 
-    def describe(numbers: int, *, is_end: bool) -> StoredWeight:
-        is_plain = not method or (is_end and method != "mlx")
-        return StoredWeight(numbers, numbers * 2 if is_plain else numbers * bits // 8, dtype if is_plain else "")
+    def describe(numbers: int, *, is_plain: bool, is_expert: bool = False) -> StoredWeight:
+        taken = round(numbers * (plain if is_plain else coded))
+        return StoredWeight(numbers, taken, dtype if is_plain else "", is_expert=is_expert)
 
     for number, layer in enumerate(shape.layers):
-        yield number, describe(layer.weights - layer.table_weights, is_end=False)
-    yield "before", describe(shape.before_weights, is_end=True)
-    yield "after", describe(shape.after_weights, is_end=True)
+        experts = layer.expert_weights
+        is_plain = not method or (method in EXPERTS_ALONE and experts > 0)
+        yield number, describe(layer.weights - layer.table_weights - experts, is_plain=is_plain)
+        if experts:
+            yield number, describe(experts, is_plain=not method, is_expert=True)
+    yield "before", describe(shape.before_weights, is_plain=method not in ENDS_TOO)
+    yield "after", describe(shape.after_weights, is_plain=method not in ENDS_TOO)
+
+
+def _find_dtype(config: Settings) -> str:
+    inner = config.get("text_config")
+    told = [place.get(key) for place in (config, inner if isinstance(inner, Mapping) else {}) for key in DTYPE_KEYS]
+    return next((found for found in told if isinstance(found, str)), "bfloat16")
+
+
+def _guess_bits(method: str, settings: Settings) -> float:
+    """Return the bits of a quantised weight with its share of scales, as far as config.json tells."""
+    told = find_group(settings) or settings
+    bits, group = told.get("bits", told.get("num_bits")), told.get("group_size", told.get("q_group_size"))
+    if type(bits) is not int or not 0 < bits <= BYTE_BITS:
+        is_fp8 = settings.get("quant_algo") == "FP8"
+        bits = 4 if settings.get("load_in_4bit") is True else BYTE_BITS if is_fp8 else TYPICAL.get(method, BYTE_BITS)
+    if type(group) is not int or group < 1:
+        group = GROUPS.get(method, 0)
+    return bits + (SCALE_BITS.get(method, 0) / group if group else 0.0)

@@ -111,9 +111,10 @@ def simulate(
     )
     arrivals = _read_trace(trace) if trace else list(make_trace(given, requests))
     cluster, host = read_cluster(read_nodes(nodes)), PluginHost.prepare()
+    measured = measure_model(host, model, weight_bits)
     problem = PlacementProblem(
         cluster=cluster,
-        model=measure_model(host, model, weight_bits),
+        model=measured.demand,
         goal=_make_goal(arrivals, concurrency or users or 32),
     )
     options = SimulationOptions(
@@ -129,7 +130,7 @@ def simulate(
     estimator = PlacementEstimator(problem)
     placed = make_placement(host, placement).place(problem, estimator)
     if not placed.pipelines:
-        raise refuse_model(problem)
+        raise refuse_model(problem, measured.shape)
     num_processes = processes or (1 if users else choose_processes(len(arrivals)))
     with make_display() as progress, open_groups(make_source(estimator, placed, options), num_processes) as opened:
         report = run_groups(opened, arrivals, options, progress)

@@ -122,8 +122,8 @@ def plan(
     )
     cluster, host = _find_cluster(nodes, url), PluginHost.prepare()
     loading, guessed = (backend, device) if backend else None, guess_model(params, layers, active)
-    policy, demand = make_placement(host, placement), measure_model(host, model, weight_bits, guessed, loading)
-    problem = PlacementProblem(cluster=cluster, model=demand, goal=goal)
+    policy, measured = make_placement(host, placement), measure_model(host, model, weight_bits, guessed, loading)
+    problem = PlacementProblem(cluster=cluster, model=measured.demand, goal=goal)
     plans = [_make_plan(policy, problem, "")]
     for change in what_if or ():
         cluster = change_cluster(cluster, change)
@@ -135,10 +135,10 @@ def plan(
         found = {name: [describe_plan(each) for each in those] for name, those in shown.items()}
         print(json.dumps({"model": model, **found}, indent=2))
     else:
-        print("\n".join(render_plans(model, plans, styled=sys.stdout.isatty())))
+        print("\n".join(render_plans(model, plans, measured.basis, styled=sys.stdout.isatty())))
         print("\n".join(rank_plans(plans[0], compared)), end="\n" * bool(compared))
     if not any(each.placement.pipelines for each in (*plans, *compared)):
-        raise refuse_model(plans[0].problem)
+        raise refuse_model(plans[0].problem, measured.shape)
 
 
 def _find_cluster(nodes: Path | None, url: str | None) -> ClusterProfile:

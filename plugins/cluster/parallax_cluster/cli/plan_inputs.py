@@ -4,19 +4,43 @@ from __future__ import annotations
 
 import json
 import tomllib
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from parallax_cluster.deploy.weight_size import measure_weight, read_model
+from parallax_cluster.deploy.weight_size import fetch_headers, measure_stored, read_model
 from parallax_cluster.layer_plan import describe_unreachable, lacks_links
-from parallax_cluster.placement.demand import measure_demand
+from parallax_cluster.placement.cost_model import CostModel
+from parallax_cluster.placement.demand import measure_demand, weigh_layers
 from parallax_cluster.placement.guessed_shape import guess_shape, read_count
 from parallax_cluster.placement.policy import SearchPlacement
-from parallax_cluster.placement.shortage import describe_shortage
-from parallax_core.api import ModelDemand, ModelShape, ParallaxError, PlacementProblem, StagePlan, UsageError
+from parallax_cluster.placement.shortage import describe_shortage, find_rest
+from parallax_core.api import (
+    LayerRange,
+    ModelDemand,
+    ModelShape,
+    ParallaxError,
+    PlacementProblem,
+    StagePlan,
+    UsageError,
+    format_bytes,
+)
 from parallax_core.api.cli import PluginHost, make_display
-from parallax_core.api.deployment import measure_loaded
+from parallax_core.api.deployment import Catalog, measure_loaded
 from parallax_core.api.node import divert_output
+
+BITS = (8.0, 6.5, 4.5, 3.0)
+"""Bits per weight, with the share of scales, of forms that people load: 8 bits, Q6_K, Q4_K or 4 bits, Q2_K."""
+
+
+class MeasuredModel(NamedTuple):
+    """A model, and what it takes."""
+
+    demand: ModelDemand
+    shape: ModelShape
+    basis: str
+    """How its weights were counted, in words."""
 
 
 def read_nodes(path: Path) -> Any:  # noqa: ANN401 -- of any type; `read_cluster` checks it
@@ -49,7 +73,7 @@ def measure_model(
     weight_bits: float | None,
     guessed: ModelShape | None = None,
     loading: tuple[str, str] | None = None,
-) -> ModelDemand:
+) -> MeasuredModel:
     """Return what a model takes, at ``weight_bits`` bits per weight; None: as it is loaded, else as stored.
 
     Args:
@@ -63,22 +87,40 @@ def measure_model(
         ParallaxError: if there is no such backend, or it does not tell what it loads.
     """
     if guessed is not None:
-        return measure_demand(guessed, (weight_bits or 16.0) / 8)
+        return _take_bits(guessed, weight_bits or 16.0)
     with make_display() as display, divert_output():
         known = read_model(host, model, display)
-        if weight_bits or loading is None:
-            return measure_demand(known.shape, weight_bits / 8 if weight_bits else measure_weight(known))
+        if weight_bits:
+            return _take_bits(known.shape, weight_bits)
+        with suppress(ParallaxError):  # without headers, config.json tells, less exactly
+            fetch_headers(Catalog(host), model, known.folder, display)
+        if loading is None:
+            basis = "as stored; --backend NAME counts what a backend loads"
+            return MeasuredModel(measure_demand(known.shape, size=measure_stored(known)), known.shape, basis)
         backend, device = loading
         size = measure_loaded(host, host.backends().get(backend), StagePlan(model=known.folder, device=device))
     if size is None:
         raise ParallaxError(f"backend {backend!r} does not tell what it loads", "give --weight-bits")
-    return measure_demand(known.shape, size=size)
+    basis = f"as {backend} loads them" + (f" on {device}" if device else "")
+    return MeasuredModel(measure_demand(known.shape, size=size), known.shape, basis)
 
 
-def refuse_model(problem: PlacementProblem) -> ParallaxError:
-    """Return the error for a model that does not fit on the nodes, or on those that reach each other."""
+def _take_bits(shape: ModelShape, bits: float) -> MeasuredModel:
+    return MeasuredModel(measure_demand(shape, bits / 8), shape, f"at {bits:g} bits each")
+
+
+def refuse_model(problem: PlacementProblem, shape: ModelShape) -> ParallaxError:
+    """Return the error for a model that does not fit on the nodes, or on those that reach each other.
+
+    The hint names the most bits per weight with which it would.
+    """
     if lacks_links(problem, SearchPlacement()):
         hint = "have them reach each other, directly or over a relay, or add a node"
         return ParallaxError(f"the model cannot be placed: {describe_unreachable(problem.cluster)}", hint)
     message = f"the model does not fit: {describe_shortage(problem)}"
-    return ParallaxError(message, "add nodes, or load fewer bits per weight (--weight-bits, --backend)")
+    for bits in BITS:
+        demand = measure_demand(shape, bits / 8)
+        if problem.cluster.nodes and not len(find_rest(CostModel(replace(problem, model=demand)))):
+            needed = format_bytes(weigh_layers(demand, LayerRange(0, len(demand.layers))))
+            return ParallaxError(message, f"with {bits:g} bits per weight it would fit, in {needed}; or add nodes")
+    return ParallaxError(message, f"add nodes: it would not fit with {BITS[-1]:g} bits per weight either")

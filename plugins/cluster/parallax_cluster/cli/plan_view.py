@@ -15,6 +15,7 @@ from parallax_cluster.placement.demand import weigh_layers
 from parallax_cluster.placement.stage_look import find_origin, find_range, look_at_stages
 from parallax_core.api import (
     Estimate,
+    LayerRange,
     PipelineEstimate,
     PlacedStage,
     Placement,
@@ -102,12 +103,19 @@ def _describe_lease(stage: PlacedStage) -> dict[str, Any] | None:
     return {"number": lease.number, "holds": holds, "memory_share": lease.memory_share}
 
 
-def render_plans(model: str, plans: list[Plan], *, styled: bool = False) -> Iterator[str]:
+def render_plans(model: str, plans: list[Plan], basis: str, *, styled: bool = False) -> Iterator[str]:
     """Yield the lines of plans for a terminal, one plan after the other, with the gain over the one before.
 
-    ``styled``: with colour and bars.
+    Args:
+        model: its name.
+        plans: for the model.
+        basis: how its weights were counted, in words.
+        styled: with colour and bars.
     """
-    yield _describe_goal(model, plans[0].problem)
+    problem = plans[0].problem
+    yield _describe_goal(model, problem)
+    weights = weigh_layers(problem.model, LayerRange(0, len(problem.model.layers)))
+    yield f"weights: {format_bytes(weights)} {basis}"
     for rank, plan in enumerate(plans):
         yield ""
         if plan.change:

@@ -18,7 +18,7 @@ from parallax_cluster.deploy.join_codes import find_method, get_method, try_code
 from parallax_cluster.deploy.joined_model import JoinedModel
 from parallax_cluster.deploy.recorder import look_at, recording
 from parallax_cluster.deploy.succession import ToldState, check_taken_over, followed, open_own_term
-from parallax_cluster.deploy.weight_size import ITEM_BYTES, measure_weight, read_model, size_model
+from parallax_cluster.deploy.weight_size import ITEM_BYTES, measure_stored, read_model, size_model
 from parallax_cluster.labels import ANYWHERE, LabelRules, is_label, read_labels
 from parallax_cluster.layer_plan import LayerPlanner
 from parallax_cluster.node.coordinator.coordinator import Describe
@@ -348,4 +348,6 @@ def measure_model(plugins: PluginHost, folder: Path, dtype: DType, backend: str 
     """Return what the model in a folder takes in ``dtype``, as a backend loads it; None: the best of this machine."""
     known = read_model(plugins, str(folder), silent)
     size = size_model(plugins, StagePlan(model=known.folder, dtype=dtype), backend)
-    return measure_demand(known.shape, ITEM_BYTES.get(dtype) or measure_weight(known), size=size)
+    if size is None and dtype in ITEM_BYTES:
+        return measure_demand(known.shape, ITEM_BYTES[dtype])
+    return measure_demand(known.shape, size=size or measure_stored(known))

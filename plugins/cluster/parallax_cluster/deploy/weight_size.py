@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from parallax_core.api import LoadedSize, ModelShape, ParallaxError, Progress, StagePlan, Unsupported, read_config
 from parallax_core.api.deployment import (
     Catalog,
+    ModelFamily,
     PluginHost,
     choose_backend,
-    count_weights,
     find_backends,
     find_family,
+    find_part,
     measure_loaded,
 )
-from parallax_models.check.weight_check import check_weights, read_total
+from parallax_core.api.source import read_index
+from parallax_formats import sizes
+from parallax_models.check.weight_check import OTHER, PREDICTION, check_weights, count_parts, read_total
 
 ITEM_BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
+SMALL = ("norm", "bias", "scale")
+"""Words in the names of tensors that are small, the smallest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,7 @@ class KnownModel:
     """A model whose shape an adapter has read."""
 
     folder: Path
-    config: dict[str, Any]
+    family: ModelFamily
     shape: ModelShape
 
 
@@ -58,7 +63,7 @@ def read_model(host: PluginHost, model: str, progress: Progress) -> KnownModel:
         )
     shape = family.adapter.read_shape(config)
     check_weights(family, shape, folder)
-    return KnownModel(folder, config, shape)
+    return KnownModel(folder, family, shape)
 
 
 def size_model(plugins: PluginHost, plan: StagePlan, backend: str | None) -> LoadedSize | None:
@@ -77,12 +82,28 @@ def size_model(plugins: PluginHost, plan: StagePlan, backend: str | None) -> Loa
     return measure_loaded(plugins, offer, plan)
 
 
-def measure_weight(model: KnownModel) -> float:
-    """Return the mean bytes per weight as stored: from the index, else from the config."""
-    if size := read_total(model.folder):
-        return size / count_weights(model.shape)
-    quantization = model.config.get("quantization") or model.config.get("quantization_config")
-    bits = quantization.get("bits") if isinstance(quantization, dict) else None
-    if isinstance(bits, int) and bits > 0:
-        return bits / 8
-    return ITEM_BYTES.get(str(model.config.get("dtype") or model.config.get("torch_dtype")), 2.0)
+def measure_stored(model: KnownModel) -> LoadedSize:
+    """Return what a model takes as it is stored: by its headers if they are here, else by its config and index."""
+    counts = count_parts(model.family, model.shape, model.folder)
+    total = 0 if counts.keys() & {PREDICTION, OTHER} else read_total(model.folder)
+    find = partial(find_part, model.family.adapter)
+    return sizes.measure_stored(model.folder, model.shape, find, total)
+
+
+def fetch_headers(catalog: Catalog, model: str, folder: Path, progress: Progress) -> None:
+    """Fetch the headers of all weight files of a model: of each, a tensor that is small by its name comes with it.
+
+    Does nothing for files that are here, and for a folder of a user. Raises ParallaxError if they cannot be fetched.
+    """
+    if Path(model).expanduser().is_dir():
+        return
+    smallest: dict[str, str] = {}
+    for name, file in sorted(read_index(folder).items(), key=lambda each: _rank_size(each[0])):
+        smallest.setdefault(file, name)
+    wanted = {name for file, name in smallest.items() if not (folder / file).exists()}
+    if wanted or not any(folder.glob("*.safetensors")):
+        catalog.fetch_tensors(model, wanted.__contains__, progress)
+
+
+def _rank_size(name: str) -> int:
+    return next((rank for rank, word in enumerate(SMALL) if word in name), len(SMALL))

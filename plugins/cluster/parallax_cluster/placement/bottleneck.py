@@ -72,7 +72,7 @@ def _find_stage_limit(costs: CostModel, node: int, cut: tuple[int, int], cost: P
         compute_s = (sums.flops[cut[1]] - sums.flops[cut[0]]) * speed.flop_s
         read_s = (sums.bytes[cut[1]] - sums.bytes[cut[0]]) * speed.byte_s
         parts["compute" if compute_s > read_s else "bandwidth"] += share * max(compute_s, read_s)
-        parts["overhead"] += share * (speed.step_s + speed.layer_s * (cut[1] - cut[0]))
+        parts["overhead"] += share * costs.measure_fixed(node, *cut)
     return max(parts, key=lambda name: parts[name])
 
 

@@ -13,6 +13,10 @@ from parallax_cluster.placement.paced_turns import PacedTurns
 from parallax_cluster.placement.stage_step import StageStep, count_groups
 from parallax_core.api import LayerDemand, LinkProfile, NodeProfile, PlacementProblem
 
+EXPERT_LAYERS = 2.0
+"""The fixed time of a layer with experts, in layers without: choosing and gathering them starts further kernels.
+docs/explanation/placement.md says from which measurements."""
+
 
 class StepSums(NamedTuple):
     """FLOPs and bytes of a step, summed over all layers before each layer; shape [num_layers + 1] each."""
@@ -98,6 +102,11 @@ class CostModel:
     def legal(self) -> list[int]:
         """The first layers that a stage may have, and the end of the last."""
         return [0, *(cut for cut in range(1, self.num_layers) if self.problem.model.cross(cut)), self.num_layers]
+
+    @cached_property
+    def _starts(self) -> list[float]:
+        """The fixed times of all layers before each, as multiples of that of a layer without experts."""
+        return _sum(EXPERT_LAYERS if layer.num_experts else 1.0 for layer in self.layers)
 
     @cached_property
     def _head(self) -> int | None:
@@ -193,12 +202,18 @@ class CostModel:
         speed = self.speeds[node]
         compute_s = (sums.flops[stop] - sums.flops[start]) * speed.flop_s
         read_s = (sums.bytes[stop] - sums.bytes[start]) * speed.byte_s
-        return max(compute_s, read_s) + speed.step_s + speed.layer_s * (stop - start)
+        return max(compute_s, read_s) + self.measure_fixed(node, start, stop)
+
+    def measure_fixed(self, node: int, start: int, stop: int) -> float:
+        """Return the seconds that a step with these layers takes besides reading and computing."""
+        speed = self.speeds[node]
+        return speed.step_s + speed.layer_s * (self._starts[stop] - self._starts[start])
 
     def price_stage(self, num_stages: int, num_requests: int) -> Callable[[int, int, int], float]:
         """Return a function of node, start and stop: the seconds that a stage computes for one request."""
         batch = count_batch(num_stages, num_requests)
-        decode, prefill, per_batch, speeds = self.sum_decode(batch), self.prefill, self.num_decodes / batch, self.speeds
+        decode, prefill, per_batch = self.sum_decode(batch), self.prefill, self.num_decodes / batch
+        speeds, starts = self.speeds, self._starts
 
         def price(node: int, start: int, stop: int) -> float:  # `measure_step` twice, written out: most time goes here
             speed = speeds[node]
@@ -208,7 +223,7 @@ class CostModel:
             each_read_s = (decode.bytes[stop] - decode.bytes[start]) * speed.byte_s
             prefill_s = max(compute_s, read_s)
             decode_s = max(each_compute_s, each_read_s)
-            fixed_s = speed.step_s + speed.layer_s * (stop - start)
+            fixed_s = speed.step_s + speed.layer_s * (starts[stop] - starts[start])
             return prefill_s + fixed_s + per_batch * (decode_s + fixed_s)
 
         return price
@@ -263,7 +278,7 @@ class CostModel:
             row_s=(self._rows[stop] - self._rows[start]) * speed.byte_s,
             prompt_row_s=(self._prompt_kv[stop] - self._prompt_kv[start]) * speed.byte_s,
             experts=tuple((unmet, (sums[stop] - sums[start]) * speed.byte_s) for unmet, sums in self._experts),
-            fixed_s=speed.step_s + speed.layer_s * (stop - start),
+            fixed_s=self.measure_fixed(node, start, stop),
         )
 
     def _describe_way(self, order: tuple[int, ...], cuts: tuple[int, ...]) -> Way:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from parallax_core.api import (
     LayerDemand,
@@ -30,15 +31,14 @@ def measure_demand(
         value_bytes: bytes per value of the KV cache, the states and the hidden states.
         size: what it takes as a backend loads it, in place of both; None: the backend does not tell.
     """
-    items = [weight_bytes] * len(shape.layers)
-    embedding, after = round(shape.before_weights * weight_bytes), round(shape.after_weights * weight_bytes)
-    if size is not None:
-        embedding, after, value_bytes = size.before, size.after, size.value_bytes
-        items = [
-            total / max(layer.weights - layer.table_weights, 1)
-            for total, layer in zip(size.layers, shape.layers, strict=True)
-        ]
-    layers = [_measure_layer(layer, shape, item, value_bytes) for layer, item in zip(shape.layers, items, strict=True)]
+    if size is None:
+        totals = [round((layer.weights - layer.table_weights) * weight_bytes) for layer in shape.layers]
+        embedding, after = round(shape.before_weights * weight_bytes), round(shape.after_weights * weight_bytes)
+        size = LoadedSize(layers=tuple(totals), before=embedding, after=after, value_bytes=value_bytes)
+    embedding, after, value_bytes = size.before, size.after, size.value_bytes
+    experts = size.experts or [_share_experts(*each) for each in zip(shape.layers, size.layers, strict=True)]
+    taken = zip(shape.layers, size.layers, experts, strict=True)
+    layers = [_measure_layer(layer, shape, each, value_bytes) for layer, *each in taken]
     layers[0] = dataclasses.replace(layers[0], weights=layers[0].weights + embedding)
     head_weights = shape.before_weights if shape.is_tied else shape.after_weights
     head, last = after + embedding * shape.is_tied, layers[-1]
@@ -57,14 +57,20 @@ def weigh_layers(model: ModelDemand, layers: LayerRange) -> int:
     return sum(layer.weights for layer in model.layers[layers.start : layers.stop]) - whole * model.shared
 
 
-def _measure_layer(layer: LayerShape, shape: ModelShape, weight_bytes: float, value_bytes: int) -> LayerDemand:
-    experts = _count_expert_weights(layer)
+def _share_experts(layer: LayerShape, total: int) -> int:
+    """Return the bytes of the experts of a layer that takes ``total`` bytes, as their share of its weights."""
+    return total * layer.expert_weights // max(layer.weights - layer.table_weights, 1)
+
+
+def _measure_layer(layer: LayerShape, shape: ModelShape, taken: Sequence[int], value_bytes: int) -> LayerDemand:
+    """Return what a layer takes; ``taken``: the bytes of its weights, and those in experts."""
+    total, experts = taken
     is_both = layer.long_width > 0  # then the window counts as a state: the rest grows with the sequence
     return LayerDemand(
-        weights=round((layer.weights - layer.table_weights) * weight_bytes),
-        read=round((layer.weights - layer.table_weights - experts) * weight_bytes),
+        weights=total,
+        read=total - experts,
         flops=FLOPS_PER_WEIGHT * layer.active_weights + layer.state_flops,
-        experts=round(experts * weight_bytes),
+        experts=experts,
         num_experts=layer.num_experts,
         num_active_experts=layer.num_active_experts,
         context_flops=_count_context_flops(layer, shape),
@@ -73,13 +79,6 @@ def _measure_layer(layer: LayerShape, shape: ModelShape, weight_bytes: float, va
         state=(layer.window * layer.kv_width if is_both else layer.state_width) * value_bytes,
         window=0 if is_both else layer.window,
     )
-
-
-def _count_expert_weights(layer: LayerShape) -> int:
-    """Return the weights of all experts: a token leaves out those of ``num_experts - num_active_experts``."""
-    unused = layer.num_experts - layer.num_active_experts
-    left_out = layer.weights - layer.table_weights - layer.active_weights
-    return left_out * layer.num_experts // unused if unused > 0 else 0
 
 
 def _count_context_flops(layer: LayerShape, shape: ModelShape) -> int:

@@ -16,7 +16,7 @@ class Efficiency(NamedTuple):
 
     flops_efficiency: float = 0.5
     bandwidth_efficiency: float = 0.75
-    step_s: float = 0.0005
+    step_s: float = 0.0002
     layer_s: float = 0.00002
 
 
@@ -188,7 +188,7 @@ KINDS = (
     ),
     Kind(
         "Apple",
-        Efficiency(flops_efficiency=0.58),
+        Efficiency(flops_efficiency=0.58, step_s=0.0005, layer_s=0.00005),
         {
             "M1": ((16, 8), 2.6, 68),
             "M2": ((16, 8, 24), 3.6, 100),
@@ -204,7 +204,7 @@ KINDS = (
     ),
     Kind(
         "large Apple",
-        Efficiency(flops_efficiency=0.58, bandwidth_efficiency=0.58),
+        Efficiency(flops_efficiency=0.58, bandwidth_efficiency=0.58, step_s=0.0005, layer_s=0.00005),
         {
             "M1Max": ((64, 32), 10.4, 400),
             "M2Max": ((64, 32, 96), 13.6, 400),
@@ -218,7 +218,7 @@ KINDS = (
     ),
     Kind(
         "CPU",
-        Efficiency(flops_efficiency=0.6, bandwidth_efficiency=0.7, layer_s=0.00005),
+        Efficiency(flops_efficiency=0.6, bandwidth_efficiency=0.7, step_s=0.0005, layer_s=0.00005),
         {
             "i5-12400": (32, 0.8, 76.8),
             "i7-12700": (32, 1.1, 76.8),

@@ -73,6 +73,7 @@ def test_plan_without_weights_names_layers_speed_limit_and_idle_nodes(folder: Pa
     done = run_plan(folder)
     assert done.returncode == 0, done.stderr
     for words in (
+        "weights: 15.3 GiB as stored; --backend NAME counts what a backend loads",
         "PIPELINE  NODE",
         "predicted",
         "tokens/s, first token after",
@@ -156,7 +157,8 @@ def test_model_that_does_not_fit_is_an_error_with_the_figures(folder: Path) -> N
     assert done.returncode == 1
     assert "error: the model does not fit: the model needs 15.3 GiB for its weights and " in done.stderr
     assert "and there is one node, with 7.5 GiB; layers " in done.stderr
-    assert "hint: " in done.stderr
+    assert "hint: with 6.5 bits per weight it would fit, in 6.2 GiB; or add nodes" in done.stderr
+    assert "it would not fit with 3 bits per weight either" in run_plan(folder, "--context", "400000").stderr
     assert run_plan(folder, "--what-if", "+RTX4090").returncode == 0
 
 

@@ -42,7 +42,7 @@ def test_lease_is_part_of_its_stage_in_json() -> None:
 
 
 def test_table_names_the_share_of_memory_of_each_lease() -> None:
-    lines = list(render_plans("model", [make_plan()]))
+    lines = list(render_plans("model", [make_plan()], "as stored"))
     found = [line.split("  ") for line in lines if "hub" in line and "KV" in line]
     shares = [[word.strip() for word in words if word.strip()][1] for words in found]
     assert shares == ["hub (25% of its KV memory)", "hub (75% of its KV memory)"]
@@ -59,7 +59,7 @@ def make_fleet(number: int, name: str = "node") -> Plan:
 
 
 def test_large_fleet_is_cut_short_with_a_summary() -> None:
-    lines = list(render_plans("model", [make_fleet(100)]))
+    lines = list(render_plans("model", [make_fleet(100)], "as stored"))
     assert len(lines) < MOST_STAGES + 20
     assert f"and {100 - MOST_STAGES} stages more, 100 pipelines in all; --json lists all" in lines
     limits = [line for line in lines if line.startswith("limit")]
@@ -68,22 +68,22 @@ def test_large_fleet_is_cut_short_with_a_summary() -> None:
 
 
 def test_control_characters_of_names_reach_no_terminal() -> None:
-    text = "\n".join(render_plans("model", [make_fleet(1, "\x1b[31mred\t")]))
+    text = "\n".join(render_plans("model", [make_fleet(1, "\x1b[31mred\t")], "as stored"))
     assert text.replace("\n", "").isprintable()
     assert "?[31mred" in text
 
 
 def test_terminal_gets_bars_and_others_do_not() -> None:
     plan = make_plan()
-    assert "█" in "\n".join(render_plans("model", [plan], styled=True))
-    assert "█" not in "\n".join(render_plans("model", [plan]))
+    assert "█" in "\n".join(render_plans("model", [plan], "as stored", styled=True))
+    assert "█" not in "\n".join(render_plans("model", [plan], "as stored"))
 
 
 def test_range_says_where_the_figures_come_from() -> None:
     plan = make_plan()
     speed = plan.estimate.tokens_per_s
     expected = f"range      {speed / 2:.3g} to {speed * 2:.3g} tokens/s: the figures of devices are data sheet"
-    assert expected in list(render_plans("model", [plan]))
+    assert expected in list(render_plans("model", [plan], "as stored"))
 
 
 def test_changes_are_ranked_and_what_does_not_fit_comes_last() -> None:
@@ -101,12 +101,12 @@ def test_changes_are_ranked_and_what_does_not_fit_comes_last() -> None:
 def test_so_many_idle_nodes_are_listed(number: int, more: list[str]) -> None:
     idle = {f"n{each}": "too small" for each in range(number)}
     plan = replace(make_plan(), idle=idle)
-    lines = [line for line in render_plans("model", [plan]) if line.startswith("idle")]
+    lines = [line for line in render_plans("model", [plan], "as stored") if line.startswith("idle")]
     assert lines == [*(f"idle       n{each}: too small" for each in range(20)), *more]
 
 
 def test_plans_are_compared_with_those_before_and_times_have_units() -> None:
-    lines = list(render_plans("model", [make_fleet(number) for number in (1, 2, 8)]))
+    lines = list(render_plans("model", [make_fleet(number) for number in (1, 2, 8)], "as stored"))
     speeds = [make_fleet(number).estimate.tokens_per_s for number in (1, 2, 8)]
     found = [line.split()[1] for line in lines if line.startswith("compared")]
     assert found == [f"{after / before:.2f}" for before, after in pairwise(speeds)]
