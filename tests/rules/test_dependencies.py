@@ -77,7 +77,7 @@ def names(requirements: Iterable[str]) -> set[str]:
 
 
 def list_modules(path: Path) -> Iterator[str]:
-    """Yield the top-level modules a source file imports, by statement or by name in ``import_module("...")``."""
+    """Yield the top-level modules a source file imports, by statement or by name in ``import_module("...")`` or a Ref."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
             case ast.Import(names=aliases):
@@ -86,6 +86,8 @@ def list_modules(path: Path) -> Iterator[str]:
                 yield module.partition(".")[0]
             case ast.Call(func=ast.Attribute(attr="import_module"), args=[ast.Constant(value=str(module)), *_]):
                 yield module.partition(".")[0]
+            case ast.Call(func=ast.Name(id="Ref"), args=[ast.Constant(value=str(target))]) if ":" in target:
+                yield re.split("[.:]", target, maxsplit=1)[0]
 
 
 @cache

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from parallax_core.api import LoadedSize, ModelShape, ParallaxError, Progress, StagePlan, Unsupported, read_config
+from parallax_core.api import (
+    LoadedSize,
+    ModelShape,
+    ParallaxError,
+    Part,
+    Progress,
+    Ref,
+    StagePlan,
+    Unsupported,
+    read_config,
+)
 from parallax_core.api.deployment import (
     Catalog,
     ModelFamily,
@@ -18,10 +29,13 @@ from parallax_core.api.deployment import (
     measure_loaded,
 )
 from parallax_core.api.source import read_index
-from parallax_formats import sizes
 from parallax_models.check.weight_check import OTHER, PREDICTION, check_weights, count_parts, read_total
 
 ITEM_BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
+SIZES: Ref[Callable[[Path, ModelShape, Callable[[str], Part | None], int], LoadedSize]] = Ref(
+    "parallax_formats.sizes:measure_stored"
+)
+"""Imported when a plan needs it: it reads numbers with NumPy."""
 SMALL = ("norm", "bias", "scale")
 """Words in the names of tensors that are small, the smallest first."""
 
@@ -87,7 +101,7 @@ def measure_stored(model: KnownModel) -> LoadedSize:
     counts = count_parts(model.family, model.shape, model.folder)
     total = 0 if counts.keys() & {PREDICTION, OTHER} else read_total(model.folder)
     find = partial(find_part, model.family.adapter)
-    return sizes.measure_stored(model.folder, model.shape, find, total)
+    return SIZES.load()(model.folder, model.shape, find, total)
 
 
 def fetch_headers(catalog: Catalog, model: str, folder: Path, progress: Progress) -> None:
