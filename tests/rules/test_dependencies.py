@@ -77,7 +77,7 @@ def names(requirements: Iterable[str]) -> set[str]:
 
 
 def list_modules(path: Path) -> Iterator[str]:
-    """Yield the top-level modules a source file imports, by statement or by name in ``import_module("...")`` or a Ref."""
+    """Yield the top-level modules a file imports, by statement, or by name in ``import_module("...")`` or a Ref."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
             case ast.Import(names=aliases):
