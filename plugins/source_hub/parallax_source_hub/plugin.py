@@ -1,4 +1,4 @@
-"""Registers the model source ``hf`` with Parallax."""
+"""Registers the model sources ``hf`` and ``ollama`` with Parallax."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from parallax_core.api import Ref, SourceSpec, hookimpl
 
 @hookimpl
 def parallax_register_sources() -> Iterable[SourceSpec]:
-    """Offer the models of the hub."""
+    """Offer the models of the hub, and those of Ollama."""
     return [
         SourceSpec(
             name="hf",
             summary="models of the Hugging Face hub, as org/name, org/name@revision or, in GGUF, org/name:Q4_K_M",
             factory=Ref("parallax_source_hub.source:HubSource"),
-        )
+        ),
+        SourceSpec(
+            name="ollama",
+            summary="models that Ollama has on this machine (ollama:NAME, ollama:NAME:TAG), without a download",
+            factory=Ref("parallax_source_hub.ollama:OllamaSource"),
+        ),
     ]

@@ -8,18 +8,23 @@ first byte after an interruption.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from parallax_core.api import ModelFolder, ParallaxError, Progress, SourceContext, StoredModel, UnknownName, silent
 from parallax_source_hub import gguf_download
-from parallax_source_hub.download import Download
+from parallax_source_hub.download import Download, Incoming
 from parallax_source_hub.gguf_download import GgufDownload
 from parallax_source_hub.gguf_files import choose_gguf
 from parallax_source_hub.model_cache import CachedModel, ModelCache
 from parallax_source_hub.model_download import IsWanted, ModelDownload, has_files, has_tensors
 from parallax_source_hub.model_files import choose_candidates
+from parallax_source_hub.partial_file import RemoteFile
+from parallax_source_hub.stores import LocalFile, find_folder, find_gguf, list_digests
 
+LOCAL = "local"
+"""The beginning of what stands for the commit of a model of another program."""
 PAUSES_S = (1.0, 2.0, 4.0, 8.0)
 """Seconds to wait before each retry of a transfer without progress."""
 _KIND = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -60,11 +65,18 @@ class HubName:
         return f"{self.place}:{self.kind}" if self.kind else self.place
 
 
+Fetch = Callable[[ModelDownload | GgufDownload], None]
+"""Fetches what is wanted of a model."""
+
+
 class HubSource:
     """Downloads models of the hub into its folder, lists and removes them.
 
-    ``HF_ENDPOINT``, ``HF_TOKEN`` and ``HF_HUB_OFFLINE`` have the same meaning as in huggingface_hub.
+    ``HF_ENDPOINT``, ``HF_TOKEN``, ``HF_HUB_OFFLINE``, ``HF_HOME`` and ``HF_HUB_CACHE`` have the same meaning as in
+    huggingface_hub. What huggingface_hub, llama.cpp or LM Studio has whole on this machine is used where it lies.
     """
+
+    scheme = "hf"
 
     def __init__(self, context: SourceContext, pauses_s: Sequence[float] = PAUSES_S) -> None:
         """Store models in ``context.folder``; wait ``pauses_s`` seconds before the retries of a broken transfer."""
@@ -74,8 +86,8 @@ class HubSource:
 
     def find(self, name: str) -> ModelFolder | None:
         """Return the model's folder if it is complete on this machine."""
-        wanted = HubName.parse(name)
-        return self._describe(wanted) if self._cache.find(str(wanted)) else None
+        wanted = self._parse(name)
+        return self._describe(wanted) if self._cache.find(str(wanted)) else self._find_folder(wanted)
 
     def fetch(self, name: str, progress: Progress) -> ModelFolder:
         """Return the model's folder, downloading what is missing; see `ModelSource.fetch`.
@@ -103,7 +115,7 @@ class HubSource:
 
     def find_partial(self, name: str) -> StoredModel | None:
         """Return the model if only a part of it is on this machine."""
-        return self._cache.find_partial(str(HubName.parse(name)))
+        return self._cache.find_partial(str(self._parse(name)))
 
     def stored(self) -> Sequence[StoredModel]:
         """Return the models that are complete on this machine, sorted by name."""
@@ -119,20 +131,40 @@ class HubSource:
         Raises:
             UnknownName: if it is not stored here.
         """
-        key = str(HubName.parse(name))
+        wanted = self._parse(name)
+        key = str(wanted)
+        if not self._cache.locate(key).is_dir() and (found := self._find_folder(wanted)):
+            message = f"{name} is not stored by Parallax, but by another program in {found.path}"
+            raise UnknownName(message, "delete it with the program that downloaded it")
         with self._cache.lock(key, silent):
             return self._cache.remove(key)
+
+    def _parse(self, name: str) -> object:
+        """Return what a name stands for; as a text it is the name in full.
+
+        Raises:
+            UnknownName: if it cannot be a model of this source.
+        """
+        return HubName.parse(name)
+
+    def _find_folder(self, wanted: object) -> ModelFolder | None:
+        """Return the model's folder if another program has it whole in the standard layout."""
+        assert isinstance(wanted, HubName), "it is what this source parses"
+        path = None if wanted.kind else find_folder(wanted.repo, wanted.revision)
+        return ModelFolder(path=path, ref=f"hf:{wanted}", listed_weights=list_digests(path)) if path else None
 
     def _obtain(
         self,
         name: str,
         progress: Progress,
         is_here: Callable[[CachedModel], bool],
-        fetch: Callable[[ModelDownload | GgufDownload], None],
+        fetch: Fetch,
     ) -> ModelFolder:
         """Return the model's folder, after ``fetch`` unless it is complete or ``is_here`` accepts its record."""
-        wanted = HubName.parse(name)
+        wanted = self._parse(name)
         key = str(wanted)
+        if not self._cache.locate(key).is_dir() and (found := self._find_folder(wanted)):
+            return found
         try:
             if not self._is_ready(key, is_here):
                 with self._cache.lock(key, progress):
@@ -144,10 +176,10 @@ class HubSource:
             raise ParallaxError(message, "free some space, or set PARALLAX_HOME to another disk") from error
         return self._describe(wanted)
 
-    def _describe(self, wanted: HubName) -> ModelFolder:
+    def _describe(self, wanted: object) -> ModelFolder:
         key = str(wanted)
         path, listed = self._cache.locate(key), self._cache.list_weights(key)
-        return ModelFolder(path=path, ref=f"hf:{wanted}", listed_weights=listed)
+        return ModelFolder(path=path, ref=f"{self.scheme}:{wanted}", listed_weights=listed)
 
     def _is_ready(self, key: str, is_here: Callable[[CachedModel], bool]) -> bool:
         if self._cache.find(key):
@@ -159,14 +191,28 @@ class HubSource:
         folder = self._cache.locate(record.name)
         return gguf_download.has_files(folder) if record.sources else has_files(folder, record)
 
-    def _download(
-        self, wanted: HubName, progress: Progress, fetch: Callable[[ModelDownload | GgufDownload], None]
-    ) -> None:
-        from parallax_source_hub.client import HubClient
+    def _use(self, name: str, files: Sequence[LocalFile], progress: Progress, fetch: Fetch) -> None:
+        """Make a model of GGUF files that another program has; links to them stand for downloaded ones."""
+        state = "; ".join(f"{file.path} {file.path.stat().st_size} {file.path.stat().st_mtime_ns}" for file in files)
+        record = self._cache.begin(name, f"{LOCAL} {state}", [], [file.remote for file in files])
+        for file in files:
+            link = self._cache.locate(name) / gguf_download.FOLDER / file.remote.name
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.unlink(missing_ok=True)
+            link.symlink_to(file.path)
+        fetch(GgufDownload(record, self._cache, Download(_refuse, ()), progress))
 
+    def _download(self, wanted: object, progress: Progress, fetch: Fetch) -> None:
+        assert isinstance(wanted, HubName), "it is what this source parses"
         name = str(wanted)
         record = self._cache.read_begun(name)
-        if record is not None and self._cache.has_weights(name):
+        is_begun = record is not None and not record.commit.startswith(LOCAL) and self._cache.has_weights(name)
+        if wanted.kind and not is_begun and (local := find_gguf(wanted.repo, wanted.revision, wanted.kind)):
+            self._use(name, local, progress, fetch)
+            return
+        from parallax_source_hub.client import HubClient
+
+        if is_begun and record is not None:
             # It is finished at the commit where it was begun, wherever its branch points now.
             remote = HubClient.return_to(wanted.repo, record.commit, record.sources or record.files)
         else:
@@ -180,3 +226,11 @@ class HubSource:
         except UnknownName as error:
             message = f"{name} was begun at commit {record.commit}, which the hub no longer has"
             raise ParallaxError(message, f"delete it with `parallax models rm hf:{name}` and fetch it again") from error
+
+
+@contextmanager
+def _refuse(file: RemoteFile, start: int, stop: int) -> Iterator[Incoming]:
+    """Refuse to download what another program had a moment ago; see `parallax_source_hub.download.Opener`."""
+    del start, stop
+    raise ParallaxError(f"{file.name} was deleted while it was read", "run the command again")
+    yield  # type: ignore[unreachable]  # it is a generator
