@@ -40,7 +40,10 @@ UNTYPED: dict[str, dict[str, str]] = {
         "parallax models show": "needs a model of the reader's; docs/how-to/check-a-model.md shows another",
         "parallax cluster plan": "needs a model and machines of the reader's",
     },
-    "docs/how-to/models.md": {"parallax serve Qwen/": HUB},
+    "docs/how-to/models.md": {
+        "parallax serve Qwen/": HUB,
+        "parallax run ollama:": "needs a model of Ollama; plugins/source_hub/tests/test_hub_ollama.py reads some",
+    },
     "docs/how-to/ollama.md": {"client = ": "needs the address and the key of a server of the reader's"},
     "docs/how-to/serve-with-sglang.md": {
         "pip install dist/": ENGINE,
