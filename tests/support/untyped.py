@@ -42,7 +42,7 @@ UNTYPED: dict[str, dict[str, str]] = {
     },
     "docs/how-to/models.md": {
         "parallax serve Qwen/": HUB,
-        "parallax run ollama:": "needs a model of Ollama; plugins/source_hub/tests/test_hub_ollama.py reads some",
+        "parallax run ollama:": "needs a model of Ollama; the tests of the source read some",
     },
     "docs/how-to/ollama.md": {"client = ": "needs the address and the key of a server of the reader's"},
     "docs/how-to/serve-with-sglang.md": {
