@@ -18,7 +18,7 @@ BUDGETS = {
     "docs/examples": 1_610,
     "benchmarks": 8_240,
     "labs": 2_500,
-    "plugins/adapters": 1_430,
+    "plugins/adapters": 2_500,
     "plugins/api_anthropic": 2_400,
     "plugins/api_embeddings": 600,
     "plugins/api_openai": 2_330,

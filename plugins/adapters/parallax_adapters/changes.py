@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
@@ -24,7 +23,7 @@ class LoadRequest(Strict):
     lora_name: NameField
     """What clients call the adapter, as ``model`` of their requests."""
     lora_path: PathField
-    """Its folder on the server's machine, in PEFT's format."""
+    """Its folder on the server's machine, in PEFT's format; or its name on a hub, such as ``org/name``."""
     base_model_name: NameField | None = None
     """A name of the model that it is for; by default the main one."""
     load_inplace: bool | None = None
@@ -33,11 +32,6 @@ class LoadRequest(Strict):
     """Never unload it to make room for others."""
     is_3d_lora_weight: Literal[False] | None = None
     """Of vLLM; only false, which means nothing here."""
-
-    @property
-    def folder(self) -> Path:
-        """The folder."""
-        return Path(self.lora_path)
 
 
 class UnloadRequest(Strict):

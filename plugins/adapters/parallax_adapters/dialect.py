@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from pathlib import Path
 
 from parallax_adapters.metrics import AdapterMetrics
 from parallax_adapters.registry import AdapterRegistry
 from parallax_adapters.routes import make_router
 from parallax_adapters.settings import CHOSEN
+from parallax_adapters.sharing import SHARING
 from parallax_adapters.store import AdapterStore
 from parallax_core.api import Dialect, ParallaxError
 from parallax_core.api.dialect import ServedModels, ServerOptions
@@ -23,12 +23,12 @@ def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:
     Raises:
         ParallaxError: if one of these cannot be used.
     """
-    registry = AdapterRegistry(models, CHOSEN.settings, AdapterStore())
+    registry = AdapterRegistry(models, CHOSEN.settings, AdapterStore(), SHARING)
     for text in options.adapters:
         name, _, path = text.partition("=")
         if not path:
             raise ParallaxError(f"--adapter {text} is not NAME=PATH", "such as --adapter mine=adapters/mine")
-        registry.add_untried(name, Path(path))
+        registry.add_untried(name, path)
     models.collectors.append(AdapterMetrics(registry))
 
     async def run() -> None:

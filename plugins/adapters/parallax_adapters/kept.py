@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
+from parallax_adapters.copies import LAYERS
 from parallax_adapters.peft_files import LowRank
 from parallax_adapters.store import AdapterStore
 from parallax_core.api import BackendFailed, LayerRange, ParallaxError, SeqId, Unsupported
@@ -24,7 +25,7 @@ class KeptAdapters(Generic[T]):
     """
 
     def __init__(self, convert: Callable[[Mapping[str, LowRank]], T], layers: LayerRange) -> None:
-        self._convert, self._layers = convert, layers
+        self._convert, self.layers = convert, layers
         self.sizes: dict[str, tuple[int, int]] = {}
         """The inputs and outputs of each module that takes adapters, by its name from its layer on."""
         self.list_users: list[Callable[[], Iterable[str]]] = []
@@ -33,6 +34,7 @@ class KeptAdapters(Generic[T]):
         """By key, the least recently opened first."""
         self._faults: dict[str, str] = {}
         """By key, why an adapter could not be loaded."""
+        LAYERS.add(self)  # before they serve, the adapters that are loaded come
 
     def load(self, key: str) -> bool:
         """Load an adapter unless it is loaded, and drop others; a failure is kept for `check`.
@@ -67,25 +69,25 @@ class KeptAdapters(Generic[T]):
             raise BackendFailed(f"the adapter {key} cannot be used: {reason}", "load it again", at_fault)
 
     def _read(self, key: str) -> Mapping[str, LowRank]:
-        """Return the matrices of an adapter that belong to the modules of these layers."""
-        modules = {}
-        for name, matrices in AdapterStore().open(key).modules.items():
+        """Return the matrices of an adapter that belong to these layers, checked against theirs."""
+        store = AdapterStore()
+        if not store.has(key, self.layers):
+            LAYERS.fetch(key)
+        modules = store.open(key, self.layers).modules
+        for name, matrices in modules.items():
             if name not in self.sizes:
-                if self._layers.start <= int(name.split(".")[1]) < self._layers.stop:
-                    raise Unsupported(f"it changes {name}, which takes no adapters in this model on this backend")
-                continue
+                raise Unsupported(f"it changes {name}, which takes no adapters in this model on this backend")
             inputs, outputs = self.sizes[name]
             shapes = (matrices.a.shape[1], matrices.b.shape[0])
             if shapes != (inputs, outputs):
                 raise Unsupported(f"{name} has {inputs} inputs and {outputs} outputs in this model, and {shapes} in it")
-            modules[name] = matrices
         return modules
 
     def _drop(self, newest: str) -> None:
         """Drop adapters without a sequence: those whose files are gone, and the least recently opened of too many."""
         used = {newest}.union(*(list_keys() for list_keys in self.list_users))
         free, store = [key for key in self.loaded if key not in used], AdapterStore()
-        gone = [key for key in free if not store.has(key)]
+        gone = [key for key in free if not store.has(key, self.layers)]
         old = [key for key in free if key not in gone][: max(0, len(self.loaded) - len(gone) - MOST_KEPT)]
         for key in (*gone, *old):
             del self.loaded[key]

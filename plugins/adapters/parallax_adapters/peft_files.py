@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from parallax_adapters.peft_config import CONFIG, HINT, MOST_CONFIG_BYTES, LoraConfig, parse_config
-from parallax_core.api import ParallaxError, Tensor, Unsupported, read_tensors, silent
+from parallax_core.api import LayerRange, ParallaxError, Tensor, Unsupported, read_tensors, silent
 
 WEIGHTS = "adapter_model.safetensors"
 LENGTH_BYTES = 8
@@ -34,6 +34,8 @@ EXPONENTS: Mapping[str, tuple[type[np.unsignedinteger], int]] = {
     "bfloat16": (np.uint16, 0x7F80),
 }
 """The integers over numbers of each dtype, and the bits that all are 1 in a number that is not finite."""
+KINDS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+"""The names of dtypes in files."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -89,21 +91,68 @@ def read_adapter(folder: Path, max_rank: int = 0) -> Adapter:
         ParallaxError: if a file is missing or damaged.
     """
     data_bytes = check_files(folder)
-    config = parse_config((folder / CONFIG).read_bytes())
-    try:
-        tensors = dict(read_tensors(folder, lambda _: True, silent))
-    except OSError as error:
-        raise ParallaxError(f"{folder.name} cannot be read: {error}", COPY) from error
-    modules = dict(_pair(tensors, config))
-    if not modules:
+    adapter = _read(folder, lambda _: True)
+    if not adapter.modules:
         raise Unsupported(f"{WEIGHTS} has no matrices", HINT)
-    adapter = Adapter(modules, sum(memoryview(each.data).nbytes for each in tensors.values()))
     if adapter.num_bytes > data_bytes:
         raise Unsupported(f"{WEIGHTS} has matrices that lie over each other", COPY)
     if max_rank and adapter.rank > max_rank:
         message = f"the adapter has the rank {adapter.rank}; at most {max_rank} is allowed"
         raise Unsupported(message, "an operator can allow more with PARALLAX_ADAPTERS__MAX_RANK")
     return adapter
+
+
+def read_layers(folder: Path, layers: LayerRange | None = None) -> Adapter:
+    """Return the part of an adapter that belongs to some layers, or all of it, from files of single layers.
+
+    Raises:
+        ParallaxError: if a file is damaged.
+    """
+    return _read(folder, lambda name: layers is None or layers.start <= _find_layer(name) < layers.stop)
+
+
+def split_layers(folder: Path) -> dict[int, list[tuple[str, Tensor]]]:
+    """Return the matrices of an adapter that `read_adapter` takes, by the number of their layer."""
+    found: dict[int, list[tuple[str, Tensor]]] = {}
+    for name, tensor in read_tensors(folder, lambda _: True, silent):
+        found.setdefault(_find_layer(name), []).append((name, tensor))
+    return found
+
+
+def write_matrices(path: Path, matrices: Sequence[tuple[str, Tensor]]) -> None:
+    """Write matrices to a safetensors file: the same bytes for the same matrices, in whatever order.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    header, place, ordered = {}, 0, sorted(matrices, key=lambda each: each[0])
+    for name, tensor in ordered:
+        end = place + memoryview(tensor.data).nbytes
+        header[name] = {"dtype": KINDS[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [place, end]}
+        place = end
+    text = json.dumps(header).encode()
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(LENGTH_BYTES, "little") + text)
+        for _, tensor in ordered:
+            file.write(tensor.data)
+
+
+def _read(folder: Path, is_wanted: Callable[[str], bool]) -> Adapter:
+    config = parse_config((folder / CONFIG).read_bytes())
+    try:
+        tensors = dict(read_tensors(folder, is_wanted, silent))
+    except OSError as error:
+        raise ParallaxError(f"{folder.name} cannot be read: {error}", COPY) from error
+    num_bytes = sum(memoryview(each.data).nbytes for each in tensors.values())
+    return Adapter(dict(_pair(tensors, config)), num_bytes)
+
+
+def _find_layer(name: str) -> int:
+    """Return the number of the layer of a matrix, -1 if it is in none."""
+    found, module = MATRIX.fullmatch(name), None
+    if found is not None:
+        module = MODULE.fullmatch(found["module"])
+    return -1 if module is None else int(module[1].split(".")[1])
 
 
 def check_files(folder: Path) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from parallax_core.api import DialectSpec, Ref, Settings, SettingsSpec, hookimpl
+from parallax_core.api import DialectSpec, NodeServiceSpec, Ref, Settings, SettingsSpec, hookimpl
 
 SETTINGS = Ref[type[object]]("parallax_adapters.settings:AdapterSettings")
 
@@ -31,5 +31,19 @@ def parallax_register_dialects() -> Iterable[DialectSpec]:
             name="adapters",
             summary="LoRA adapters, served as models of their names",
             open=Ref("parallax_adapters.dialect:open_dialect"),
+        )
+    ]
+
+
+@hookimpl
+def parallax_register_node_services() -> Iterable[NodeServiceSpec]:
+    """Offer what brings adapters to the machines of stages."""
+    return [
+        NodeServiceSpec(
+            name="adapters",
+            summary="brings LoRA adapters to the nodes whose stages need them",
+            messages=Ref("parallax_adapters.messages:ALL"),
+            node=Ref("parallax_adapters.copies:make_copies"),
+            head=Ref("parallax_adapters.sharing:make_sharing"),
         )
     ]

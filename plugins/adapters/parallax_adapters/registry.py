@@ -8,9 +8,11 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 
+from parallax_adapters.limits import AdapterLimits, Wish
+from parallax_adapters.places import fetched
 from parallax_adapters.settings import AdapterSettings
+from parallax_adapters.sharing import AdapterSharing
 from parallax_adapters.store import AdapterStore
 from parallax_core.api import InvalidRequest, ParallaxError, Request, RequestId, Sampling, Unavailable
 from parallax_core.api.dialect import ModelEntry, ServedAdapter, ServedModels
@@ -29,13 +31,16 @@ class AdapterRegistry:
     Args:
         models: the models, whose table of adapters it fills.
         settings: the limits.
-        store: where stages find adapters.
+        store: where stages of this machine find adapters.
+        sharing: brings them to stages of others.
     """
 
-    def __init__(self, models: ServedModels, settings: AdapterSettings, store: AdapterStore) -> None:
+    def __init__(
+        self, models: ServedModels, settings: AdapterSettings, store: AdapterStore, sharing: AdapterSharing
+    ) -> None:
         self.settings = settings
-        self._models, self._store = models, store
-        self._pinned: set[str] = set()
+        self._models, self._store, self._sharing = models, store, sharing
+        self._limits = AdapterLimits(settings)
         self._changing = asyncio.Lock()
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -44,7 +49,7 @@ class AdapterRegistry:
         """The adapters that are served, by name."""
         return self._models.adapters
 
-    def add_untried(self, name: str, path: Path) -> ServedAdapter:
+    def add_untried(self, name: str, place: str) -> ServedAdapter:
         """Serve an adapter that no model has tried yet, before the server starts; it is never the one to make room.
 
         Raises:
@@ -55,18 +60,20 @@ class AdapterRegistry:
             raise ParallaxError(message, "allow more with PARALLAX_ADAPTERS__MAX_ADAPTERS")
         base = self._find_base("")
         self._check_name(name)
-        self._pinned.add(name)
-        key = self._add(path)
-        self._models.adapters[name] = found = ServedAdapter(name=name, model_id=base.id, key=key, root=str(path))
-        return found
+        self._limits.note(Wish(name=name, place=place, pins=True))
+        key = self._add(place)
+        self._offer(key)
+        self._models.adapters[name] = made = ServedAdapter(name=name, model_id=base.id, key=key, root=place)
+        return made
 
     async def try_out(self, adapter: ServedAdapter) -> None:
-        """Answer a request of one token with an adapter, for which its model's stages load it.
+        """Bring an adapter to all machines, and answer a request of one token, for which its model's stages load it.
 
         Raises:
             InvalidRequest: if the model cannot use it; the message says why.
             Unavailable: if the model does not answer now.
         """
+        await self._sharing.spread(adapter.key)
         base = self._models.get(adapter.model_id)
         if base.hosted is None:
             raise base.describe_absence()
@@ -87,40 +94,35 @@ class AdapterRegistry:
         if finish.reason in {"error", "timeout", "aborted"}:
             raise InvalidRequest(f"the adapter cannot be used: {finish.message}", "lora_path")
 
-    async def load(self, name: str, path: Path, base: str = "", *, replaces: bool = False, pins: bool = False) -> None:
+    async def load(self, wish: Wish) -> None:
         """Load an adapter, try it, and serve it.
-
-        Args:
-            name: what clients will call it.
-            path: its folder.
-            base: a name of the model that it is for; empty: the main model.
-            replaces: whether an adapter of that name may be replaced.
-            pins: whether it is never unloaded to make room for others.
 
         Raises:
             InvalidRequest: if it cannot be used; ``param`` is the field of vLLM's request.
             Unavailable: if the model does not answer now, or other adapters are all in use.
         """
         async with self._changing:
-            model, old = self._find_base(base), self.loaded.get(name)
+            name = wish.name
+            model, old = self._find_base(wish.base), self.loaded.get(name)
             self._check_name(name)
-            if old is not None and not replaces:
+            if old is not None and not wish.replaces:
                 message = f"the adapter {name!r} is loaded already"
                 raise InvalidRequest(message, "lora_name", "unload it first, or set 'load_inplace' to true")
-            if old is None:
-                self._make_room()
+            if oldest := self._limits.choose(wish, self.loaded.values(), self.count_running()):
+                self._remove(oldest)
             try:
-                key = await asyncio.to_thread(self._add, path)
+                key = await asyncio.to_thread(self._add, wish.place)
             except ParallaxError as error:
                 raise InvalidRequest(error.message, "lora_path", error.hint) from error
-            found = ServedAdapter(name=name, model_id=model.id, key=key, root=str(path), last_used=time.monotonic())
+            made = ServedAdapter(name=name, model_id=model.id, key=key, root=wish.place, last_used=time.monotonic())
             try:
-                await self.try_out(found)
+                self._offer(key)
+                await self.try_out(made)
             except BaseException:
                 self._release(key)
                 raise
-            self._models.adapters[name] = found
-            (self._pinned.add if pins else self._pinned.discard)(name)
+            self._models.adapters[name] = made
+            self._limits.note(wish)
             if old is not None:
                 self._release(old.key)
 
@@ -143,10 +145,12 @@ class AdapterRegistry:
             task.cancel()
         await asyncio.gather(*self._leaving, return_exceptions=True)
 
-    def _add(self, path: Path) -> str:
-        if not path.is_absolute():
-            path = path.absolute()
-        return self._store.add(path, self.settings.max_rank)
+    def _add(self, place: str) -> str:
+        with fetched(place, self.settings.hub) as folder:
+            return self._store.add(folder, self.settings.max_rank)
+
+    def _offer(self, key: str) -> None:
+        self._sharing.offer(key, self._store.read_list(key))
 
     def _find_base(self, base: str) -> ModelEntry:
         if base:
@@ -165,20 +169,9 @@ class AdapterRegistry:
         if name in self._models.known or name in self._models.aliases:
             raise InvalidRequest(f"{name!r} is the name of a model", "lora_name", "choose another name")
 
-    def _make_room(self) -> None:
-        """Unload the least recently used adapter, if there are as many as may be."""
-        if len(self.loaded) < self.settings.max_adapters:
-            return
-        running = self.count_running()
-        free = [each for each in self.loaded.values() if each.name not in self._pinned and not running[each.key]]
-        if not free:
-            message = f"all {len(self.loaded)} adapters are pinned or in use, and no more may be loaded"
-            raise Unavailable(message, "unload one, or allow more with PARALLAX_ADAPTERS__MAX_ADAPTERS")
-        self._remove(min(free, key=lambda each: each.last_used).name)
-
     def _remove(self, name: str) -> None:
         adapter = self._models.adapters.pop(name)
-        self._pinned.discard(name)
+        self._limits.forget(name)
         self._release(adapter.key)
 
     def _release(self, key: str) -> None:
@@ -192,4 +185,5 @@ class AdapterRegistry:
             await asyncio.sleep(POLL_S)
         async with self._changing:
             if not any(each.key == key for each in self.loaded.values()):
+                self._sharing.withdraw(key)
                 await asyncio.to_thread(self._store.remove, key)

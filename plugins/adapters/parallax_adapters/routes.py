@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import fastapi
 from fastapi.responses import PlainTextResponse
 
 from parallax_adapters.changes import LoadRequest, UnloadRequest, read_change
+from parallax_adapters.limits import Wish
 from parallax_adapters.registry import AdapterRegistry
 from parallax_core.api import InvalidRequest, UnknownName, needs_role
 from parallax_core.api.dialect import describe_body, describe_errors
@@ -21,8 +24,15 @@ def make_router(registry: AdapterRegistry) -> fastapi.APIRouter:
         """Load a LoRA adapter, and serve it as a model of its name."""
         _check_allowed(registry)
         body = read_change(await http.body(), LoadRequest)
-        base, replaces, pins = body.base_model_name or "", bool(body.load_inplace), bool(body.pinned)
-        await registry.load(body.lora_name, body.folder, base, replaces=replaces, pins=pins)
+        wish = Wish(
+            name=body.lora_name,
+            place=body.lora_path,
+            base=body.base_model_name or "",
+            replaces=bool(body.load_inplace),
+            pins=bool(body.pinned),
+            owner=_name_client(http),
+        )
+        await registry.load(wish)
         return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
     @router.post("/v1/unload_lora_adapter", responses=errors, openapi_extra=describe_body(UnloadRequest))
@@ -37,6 +47,12 @@ def make_router(registry: AdapterRegistry) -> fastapi.APIRouter:
         return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
 
     return router
+
+
+def _name_client(http: fastapi.Request) -> str:
+    """Return what tells one client from others: its key, else its address."""
+    key = http.headers.get("authorization") or http.headers.get("x-api-key")
+    return hashlib.sha256(key.encode()).hexdigest() if key else http.client.host if http.client else ""
 
 
 def _check_allowed(registry: AdapterRegistry) -> None:

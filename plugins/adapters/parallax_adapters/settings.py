@@ -15,6 +15,20 @@ class AdapterSettings:
     max_adapters: Annotated[
         int, Meta(description="The most adapters that are loaded; the least recently used makes room.", ge=1)
     ] = 16
+    max_per_key: Annotated[
+        int,
+        Meta(
+            description="The most adapters that one API key, or one address, has loaded; its least recently used"
+            " makes room. 0: as many as are loaded at all.",
+            ge=0,
+        ),
+    ] = 0
+    hub: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="The adapters that may be fetched from a hub, as patterns such as org/*, separated by commas."
+        ),
+    ] = ()
     max_rank: Annotated[int, Meta(description="The largest rank of an adapter.", ge=1)] = 256
     runtime_loading: Annotated[
         bool, Meta(description="Let administrators load and unload adapters while the server runs.")

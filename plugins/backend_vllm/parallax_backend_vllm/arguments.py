@@ -19,7 +19,6 @@ def make_arguments(plan: EnginePlan, settings: VllmSettings, *, is_cpu: bool) ->
     Raises:
         ParallaxError: if there is too little memory.
     """
-    adapters = settings.adapters
     found: dict[str, Any] = {
         "model": str(plan.model),
         "skip_tokenizer_init": True,
@@ -41,8 +40,9 @@ def make_arguments(plan: EnginePlan, settings: VllmSettings, *, is_cpu: bool) ->
         found["max_num_batched_tokens"] = plan.max_batch_tokens
     if plan.max_running:
         found["max_num_seqs"] = plan.max_running
-    if adapters:
-        found |= {"enable_lora": True, "max_loras": len(adapters), "max_lora_rank": settings.max_lora_rank}
+    if settings.max_loras:
+        places = settings.max_loras + is_cpu  # one for requests without, see `VllmEngine`
+        found |= {"enable_lora": True, "max_loras": places, "max_lora_rank": settings.max_lora_rank}
     return found | (_place_on_cpu(plan, settings) if is_cpu else _place_on_gpus(settings))
 
 

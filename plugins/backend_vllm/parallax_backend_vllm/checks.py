@@ -44,18 +44,6 @@ def check_family(folder: Path) -> None:
         raise Unsupported(message, "choose another --backend: `parallax plugins` lists them")
 
 
-def check_adapters(settings: VllmSettings) -> None:
-    """Check that the folders of the LoRA adapters hold adapters.
-
-    Raises:
-        ParallaxError: if one does not; the message names it.
-    """
-    for name, folder in settings.adapters.items():
-        if not (Path(folder).expanduser() / "adapter_config.json").is_file():
-            message = f"the option lora names the adapter {name!r}, and {folder} has no adapter_config.json"
-            raise ParallaxError(message, "name the folder of an adapter in the format of the library PEFT")
-
-
 def find_kv_bytes(plan: EnginePlan, settings: VllmSettings) -> int:
     """Return the bytes of the KV cache on a CPU: as configured, or a share of the memory that the weights leave.
 

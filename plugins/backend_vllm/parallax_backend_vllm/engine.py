@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
 from typing import Any
 
+from parallax_adapters.engines import EngineAdapters
 from parallax_backend_vllm.arguments import make_arguments
 from parallax_backend_vllm.capabilities import HONOURS, MAX_ANSWERS, MAX_LOGPROBS, SEED
-from parallax_backend_vllm.checks import check_adapters, check_device, check_family
+from parallax_backend_vllm.checks import check_device, check_family
 from parallax_backend_vllm.compat import ENGINE, check_interface, start_llm
 from parallax_backend_vllm.environ import choose_gpu, limit_environ, set_cpu_environ
 from parallax_backend_vllm.errors import describe_error, explain_start
@@ -52,7 +58,14 @@ class VllmEngine:
         self._health = Health(state="starting")
         self._recorder = Recorder()
         self._streams: set[VllmStream] = set()
-        self._loras: dict[str, Any] = {}
+        self._adapters = EngineAdapters(plan.model, settings.max_lora_rank)
+        self._loras: dict[str, asyncio.Future[Any]] = {}
+        """What vLLM calls the adapters, by key, once it has loaded them."""
+        self._numbers = count(1)
+        self._needs_empty = is_cpu and settings.max_loras > 0
+        """Whether requests without an adapter get one that changes nothing: on a CPU, vLLM computes rows without an
+        adapter with whatever is in the last place of a batch."""
+        self._empty: Path | None = None
 
     async def start(self) -> None:
         """Start vLLM and load the model; the event loop waits for it.
@@ -64,6 +77,10 @@ class VllmEngine:
         if self._health.state != "starting":
             raise Unavailable(STOPPED)
         try:
+            if self._settings.max_loras:
+                await asyncio.to_thread(self._adapters.prepare)
+            if self._needs_empty:
+                self._empty = self._adapters.write_empty(Path(tempfile.mkdtemp(prefix="parallax-vllm-")))
             with report_time(self._plan.progress):
                 self._llm = self._open()
         except Exception as error:
@@ -82,15 +99,15 @@ class VllmEngine:
         llm, self._llm = self._llm, None
         if llm is not None:
             await asyncio.to_thread(llm.shutdown)
+        if self._empty is not None:
+            await asyncio.to_thread(shutil.rmtree, self._empty, ignore_errors=True)
 
     def submit(self, request: Request) -> VllmStream:
         """Start to answer a request; see `Engine.submit`."""
         health = self.health()
         if health.state != "ready":
             raise Unavailable(f"the engine is {health.state}", health.reason)
-        if request.adapter and request.adapter not in self._loras:
-            known = ", ".join(self._loras) or "none"
-            raise InvalidRequest(f"there is no adapter {request.adapter!r}", "adapter", f"the adapters are: {known}")
+        self._check_adapter(request.adapter)
         sources = [self._ask(request, index) for index in range(request.n)]
         stream = VllmStream(request, sources, self._streams.discard)
         self._streams.add(stream)
@@ -118,7 +135,7 @@ class VllmEngine:
             max_running=scheduler.max_num_seqs,
             max_batch_tokens=scheduler.max_num_batched_tokens,
             seed=SEED,
-            honours=HONOURS if self._loras else HONOURS - {"adapter"},
+            honours=HONOURS if self._settings.max_loras else HONOURS - {"adapter"},
             max_answers=MAX_ANSWERS,
             max_logprobs=MAX_LOGPROBS,
             device="cpu (vLLM)" if self._is_cpu else "CUDA (vLLM)",
@@ -131,30 +148,54 @@ class VllmEngine:
         check_family(self._plan.model)
         if self._is_cpu:
             check_cpu(self._plan)
-        check_adapters(self._settings)
         if self._is_cpu:
             set_cpu_environ(self._settings)
         else:
             choose_gpu(self._plan.device)
-        from vllm.lora.request import LoRARequest
-
-        adapters = self._settings.adapters.items()
-        self._loras = {name: LoRARequest(name, number, path) for number, (name, path) in enumerate(adapters, 1)}
         arguments = make_arguments(self._plan, self._settings, is_cpu=self._is_cpu)
         with limit_environ():
             return start_llm(arguments, self._recorder.record)
 
-    def _ask(self, request: Request, index: int) -> AnswerSource:
-        """Return the outputs of vLLM for answer ``index``; it is asked when they are read."""
+    def _check_adapter(self, key: str) -> None:
+        """Find an adapter, and have vLLM load it.
+
+        Raises:
+            InvalidRequest: if it is not here, or not for this model.
+        """
+        if not key and not self._needs_empty:
+            return
+        if not self._settings.max_loras:
+            message = "this engine takes no adapters: max_loras of [vllm] is 0"
+            raise InvalidRequest(message, "adapter", "an operator can allow some with PARALLAX_VLLM__MAX_LORAS=4")
+        folder, loading = self._adapters.find(key) if key else self._empty, self._loras.get(key)
+        assert folder is not None, "it was made at the start"
+        if loading is None or (loading.done() and loading.exception() is not None):
+            self._loras[key] = asyncio.ensure_future(self._load(key or "none", folder, next(self._numbers)))
+
+    async def _load(self, key: str, folder: Path, number: int) -> Any:  # noqa: ANN401 -- a type of vLLM
+        """Have vLLM load an adapter apart from any step, since a failure in one would end its process."""
+        from vllm.lora.request import LoRARequest
+
+        lora = LoRARequest(key, number, str(folder))
+        await self._llm.add_lora(lora)
+        return lora
+
+    async def _ask(self, request: Request, index: int) -> AnswerSource:
+        """Yield the outputs of vLLM for answer ``index``."""
         from vllm.inputs import tokens_input
 
-        return self._llm.generate(  # type: ignore[no-any-return]
+        loading = self._loras.get(request.adapter)
+        lora = None if loading is None else await asyncio.shield(loading)
+        source = self._llm.generate(
             tokens_input(list(request.prompt), cache_salt=request.salt or None),
             make_params(request, index),
             f"{request.id}-{index}",
-            lora_request=self._loras.get(request.adapter),
+            lora_request=lora,
             priority=request.priority,
         )
+        async with contextlib.aclosing(source):
+            async for output in source:
+                yield output
 
 
 @contextmanager

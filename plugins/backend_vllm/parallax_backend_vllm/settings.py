@@ -49,19 +49,18 @@ class VllmSettings:
     threads: Annotated[
         int, Meta(description="On a CPU, the threads that compute; 0: one fewer than the cores of this process.")
     ] = 0
-    lora: Annotated[
-        tuple[str, ...],
-        Meta(description="LoRA adapters that requests may name, each as NAME=FOLDER, separated by commas."),
-    ] = ()
+    max_loras: Annotated[
+        int, Meta(description="The most LoRA adapters in one batch; 0: vLLM takes none, which costs it nothing.")
+    ] = 0
     max_lora_rank: Annotated[int, Meta(description="The largest rank of a LoRA adapter.")] = 16
 
     def __post_init__(self) -> None:
         """Check the values that types do not restrict.
 
         Raises:
-            ValueError: if a number is out of range, or an adapter is not of the form NAME=FOLDER.
+            ValueError: if a number is out of range.
         """
-        for name in ("max_model_len", "threads", "kv_cache_gb", "block_size"):
+        for name in ("max_model_len", "threads", "kv_cache_gb", "block_size", "max_loras"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, and must be 0 or more")
         for name in ("tensor_parallel", "pipeline_parallel", "max_lora_rank"):
@@ -71,12 +70,3 @@ class VllmSettings:
             raise ValueError(
                 f"gpu_memory_utilization is {self.gpu_memory_utilization}, and must be above 0 and at most 1"
             )
-        for text in self.lora:
-            name, _, folder = text.partition("=")
-            if not (name and folder):
-                raise ValueError(f"lora has {text!r}, which is not of the form NAME=FOLDER")
-
-    @property
-    def adapters(self) -> dict[str, str]:
-        """The folder of each LoRA adapter, by name."""
-        return dict(text.split("=", 1) for text in self.lora)

@@ -36,8 +36,8 @@ def check_plan(plan: StagePlan, settings: VllmSettings) -> None:
         raise Unsupported("pipeline_parallel splits a model within vLLM, and a stage is split already", HINT)
     if settings.enforce_eager == "off":
         raise Unsupported("a stage on vLLM has no CUDA graphs and no torch.compile: enforce_eager is off", HINT)
-    if settings.lora:
-        raise Unsupported("a stage on vLLM has no LoRA adapters", HINT)
+    if settings.max_loras:
+        raise Unsupported("a stage on vLLM takes no LoRA adapters: max_loras is for whole models", HINT)
 
 
 def list_devices() -> list[str]:

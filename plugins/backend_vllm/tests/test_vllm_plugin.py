@@ -89,13 +89,9 @@ def test_parts_that_have_moved_are_named() -> None:
         ({"kv_cache_gb": -0.5}, "kv_cache_gb is -0.5, and must be 0 or more"),
         ({"tensor_parallel": 0}, "tensor_parallel is 0, and must be 1 or more"),
         ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization is 1.5, and must be above 0"),
-        ({"lora": ("sql",)}, "lora has 'sql', which is not of the form NAME=FOLDER"),
+        ({"max_loras": -1}, "max_loras is -1, and must be 0 or more"),
     ],
 )
 def test_option_out_of_range_is_refused_by_name(options: dict[str, object], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         VllmSettings(**options)  # type: ignore[arg-type]
-
-
-def test_adapters_are_read_by_name() -> None:
-    assert VllmSettings(lora=("sql=here/a=b", "chat=there")).adapters == {"sql": "here/a=b", "chat": "there"}

@@ -45,7 +45,7 @@ def test_group_has_the_layers_of_the_stage_as_its_own_rank(
         (VllmSettings(tensor_parallel=2), "tensor_parallel"),
         (VllmSettings(pipeline_parallel=2), "pipeline_parallel"),
         (VllmSettings(enforce_eager="off"), "CUDA graphs"),
-        (VllmSettings(lora=("mine=adapters/mine",)), "LoRA"),
+        (VllmSettings(max_loras=1), "LoRA"),
     ],
 )
 def test_option_that_stages_do_not_have_is_refused_by_name(settings: VllmSettings, word: str) -> None:

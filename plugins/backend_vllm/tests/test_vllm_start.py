@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from parallax_backend_vllm import environ, logs
-from parallax_backend_vllm.checks import check_adapters, check_device, find_kv_bytes, measure_weights
+from parallax_backend_vllm.checks import check_device, find_kv_bytes, measure_weights
 from parallax_backend_vllm.errors import explain_start
 from parallax_backend_vllm.settings import VllmSettings
 from parallax_core.api import EnginePlan, Machine, ParallaxError, Unsupported
@@ -70,14 +70,6 @@ def test_too_little_memory_is_refused_before_the_start(
     with pytest.raises(ParallaxError, match="are free") as refused:
         find_kv_bytes(plan, VllmSettings(kv_cache_gb=wanted))
     assert "kv_cache_gb" in refused.value.hint
-
-
-def test_adapter_without_its_files_is_refused_by_name(tmp_path: Path) -> None:
-    settings = VllmSettings(lora=(f"sql={tmp_path}",))
-    with pytest.raises(ParallaxError, match="the adapter 'sql'"):
-        check_adapters(settings)
-    (tmp_path / "adapter_config.json").write_text("{}")
-    check_adapters(settings)
 
 
 @pytest.mark.parametrize(
