@@ -1,4 +1,4 @@
-"""Limits how many adapters are loaded, of all clients and of each, and chooses those that make room for others."""
+"""Limits how many adapters are loaded, and chooses those that make room for others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Wish:
 
 
 class AdapterLimits:
-    """Knows whose adapters are, and which are pinned.
+    """Keeps the owners of adapters, and those that are pinned.
 
     Args:
         settings: the limits.
@@ -61,9 +61,9 @@ class AdapterLimits:
         others = [each for each in loaded if each.name != wish.name]
         own = [each for each in others if (other := self._wishes.get(each.name)) and other.owner == wish.owner]
         if 0 < self._settings.max_per_key <= len(own):
-            return self._find_oldest(own, running, "adapters of this key", "MAX_PER_KEY")
+            return self._find_oldest(own, running, "adapters of this key", "PARALLAX_ADAPTERS__MAX_PER_KEY")
         if len(others) >= self._settings.max_adapters:
-            return self._find_oldest(others, running, "adapters", "MAX_ADAPTERS")
+            return self._find_oldest(others, running, "adapters", "PARALLAX_ADAPTERS__MAX_ADAPTERS")
         return ""
 
     def _find_oldest(self, some: Collection[ServedAdapter], running: Mapping[str, int], what: str, setting: str) -> str:
@@ -71,5 +71,5 @@ class AdapterLimits:
         free = [each for each in some if each.name not in pinned and not running.get(each.key)]
         if not free:
             message = f"all {len(some)} {what} are pinned or in use, and no more may be loaded"
-            raise Unavailable(message, f"unload one, or allow more with PARALLAX_ADAPTERS__{setting}")
+            raise Unavailable(message, f"unload one, or allow more with {setting}")
         return min(free, key=lambda each: each.last_used).name

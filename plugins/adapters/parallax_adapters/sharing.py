@@ -22,7 +22,7 @@ from parallax_adapters.store import AdapterStore
 from parallax_core.api import JoinedPeer, NodeService, PeerLost, ServiceContext, Takers
 
 STALL_S = 30.0
-"""Seconds without a sign of a node after which nobody waits for it: its stages refuse the adapter, if it has any."""
+"""Seconds to wait for a sign of a node; then its stages refuse the adapter, if it has any."""
 
 logger = logging.getLogger(__name__)
 

@@ -215,7 +215,7 @@ class AdapterStore:
             self.remove(key)
 
     def expire(self) -> None:
-        """Remove copies of adapters that nobody has begun for long: their node ended before it could."""
+        """Remove old copies, whose node ended before it could do that."""
         for mark in self._folder.glob(f"*/{COPY}"):
             with suppress(OSError):
                 if time.time() - mark.stat().st_mtime > LONGEST_S:

@@ -173,7 +173,7 @@ class VllmEngine:
             self._loras[key] = asyncio.ensure_future(self._load(key or "none", folder, next(self._numbers)))
 
     async def _load(self, key: str, folder: Path, number: int) -> Any:  # noqa: ANN401 -- a type of vLLM
-        """Have vLLM load an adapter apart from any step, since a failure in one would end its process."""
+        """Load an adapter apart from any step, since a failure in one would end the process of vLLM."""
         from vllm.lora.request import LoRARequest
 
         lora = LoRARequest(key, number, str(folder))
