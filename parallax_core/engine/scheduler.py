@@ -107,7 +107,7 @@ class Scheduler:
             if not (count := min(tokens, left)) or sequence in self._chosen:
                 continue
             if sequence.seq is not None:
-                left -= self._take(sequence, claim, count) if sequence.is_ready else 0
+                left -= self._take(sequence, claim, count)
             elif self._has_place(room):
                 left -= self._begin(sequence, claim, count)
         return budget - left

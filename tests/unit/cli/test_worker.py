@@ -52,6 +52,23 @@ def test_worker_without_a_kind_or_of_one_that_runs_none_is_the_usual_one(kinds: 
     assert "`parallax doctor` says what is missing" in done.stderr
 
 
+SLOW = """
+import time
+from parallax_core.api import hookimpl
+
+@hookimpl
+def parallax_register_backends():
+    time.sleep(30)
+    return []
+"""
+
+
+def test_supervised_worker_ends_with_who_started_it(site: Site) -> None:
+    site.install("slow", SLOW)  # so that it would run on
+    done = site.run("worker", "--connect", NOWHERE, "--supervised")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_kind_that_nobody_offers_is_named(kinds: Site) -> None:
     done = kinds.run("worker", "--connect", NOWHERE, "--set", "deployment=none-such")
     assert done.returncode != 0

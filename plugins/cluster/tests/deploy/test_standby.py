@@ -9,13 +9,15 @@ import msgspec
 import pytest
 
 from parallax_cluster.config.home import standby_file, term_file
+from parallax_cluster.config.run import RunSettings
 from parallax_cluster.deploy import standby as module
 from parallax_cluster.deploy.joined import JoinedHead
-from parallax_cluster.deploy.standby import StandbyLink, StandbyRecord, find_taken_over
+from parallax_cluster.deploy.standby import StandbyLink, StandbyRecord, find_taken_over, make_link
 from parallax_cluster.membership.standby_state import StandbyState
 from parallax_cluster.membership.term_proof import write_proof
 from parallax_cluster.node.membership.standby import Candidacy
 from parallax_cluster.node.membership.term_store import TermStore
+from parallax_core.api import UsageError
 from parallax_core.config.config import Config
 from parallax_core.plugins.host import PluginHost
 from plugins.cluster.tests.membership.terms import OLD, ONE
@@ -86,3 +88,23 @@ async def test_what_a_standby_hears_is_recorded(monkeypatch: pytest.MonkeyPatch)
     about: Any = {"pid": os.getpid(), "address": JOINED.address}
     heard = StandbyRecord(model="org/model", term=2, is_linked=True, is_accepted=False, **about)
     assert seen == [heard, heard, StandbyRecord(model="org/other", term=3, **about)]
+
+
+HEARD = JoinedHead(transport="zmq", address="tcp://first:9000", head=bytes(32) + b"10.0.0.5:9000", machine="attic")
+
+
+@pytest.mark.parametrize("timeout_s", [None, 7.5])
+def test_standby_would_listen_where_it_is_told_and_waits_as_long_as_it_is_told(timeout_s: float | None) -> None:
+    plugins = PluginHost.discover(Config())
+    settings = RunSettings(model="m", listen="tcp://203.0.113.6:9000", peer_timeout=timeout_s)
+    link = make_link(settings, plugins, HEARD)
+    assert link.candidacy.reach == "tcp://203.0.113.6:9000"
+    assert link.key == bytes(32) != link.candidacy.key
+    assert link.timeout_s == (timeout_s or plugins.transports().get("zmq").spec.timeout_s)
+
+
+def test_standby_that_no_machine_could_join_is_refused_with_what_it_was_given() -> None:
+    settings = RunSettings(model="m", listen="tcp://0.0.0.0:0")
+    with pytest.raises(UsageError, match=r"^a standby cannot listen at tcp://0\.0\.0\.0:0: the port of ") as refused:
+        make_link(settings, PluginHost.discover(Config()), HEARD)
+    assert refused.value.hint.startswith("give the address at which machines are to join this one: --listen tcp://")

@@ -28,6 +28,14 @@ def test_slow_links_are_used_side_by_side() -> None:
     assert sorted(nodes for nodes, _ in plan.paths) == [(0, 1), (0, 2)]
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_rate_is_the_highest_whatever_its_unit(scale: float) -> None:
+    rates = make_rates([9 * scale, 3 * scale, 3 * scale], 1.0, 0)
+    plan = plan_shared(rates, [(0, 1, 2)], effort=0)
+    assert plan.held == {0: (0, 4), 1: (4, 6), 2: (6, 8)}
+    assert plan.rate == pytest.approx(1.5 * scale)
+
+
 def test_model_that_no_node_holds_has_no_path() -> None:
     plan = plan_shared(make_rates([8], 1.0, 1), [(0,)])
     assert (plan.held, plan.rate, plan.paths) == ({}, 0.0, ())
