@@ -5,10 +5,9 @@
 
 ``torch``: the torch backend on a CPU beside vLLM, SGLang, transformers, llama.cpp, and itself with fewer bits. All have
 one GGUF file in Q4_1, which llama.cpp's quantizer converts once for other formats. ``mlx``: the MLX backend beside
-`mlx_lm.server`, in float32 and on the same BLAS. ``overhead``: `parallax serve --backend vllm` beside vLLM's own server
-with equal settings. ``even``: the default limit on prompts beside running answers, and none. ``long``: contexts of up
-to 32,768 tokens, with random weights. ``backends``: torch beside MLX. ``base``: this checkout beside another one, also
-with answers under a JSON schema.
+`mlx_lm.server`, in float32 and on the same BLAS. ``even``: the default limit on prompts beside running answers, and
+none. ``long``: contexts of up to 32,768 tokens, with random weights. ``backends``: torch beside MLX. ``base``: this
+checkout beside another one, also with answers under a JSON schema.
 
 One client sends the requests of a case to one side at a time, over HTTP; transformers (one static batch) and llama.cpp
 are called directly. A side that is not its turn is stopped by a signal: one that spins while it waits would take
@@ -72,14 +71,14 @@ class Case:
 
 
 CASES = {"1": Case(), "8": Case(8), "32": Case(32), "prompt": Case(prompt=512, output=1)}
-OVERHEAD = {"1": Case(1, 128, 64), "8": Case(8, 128, 64), "32": Case(32, 128, 64)}
 AT_ONCE = {
     "1 at once": Case(1, 160, 64),
     "8 at once": Case(8, 160, 64),
     "shared beginning": Case(1, 1200, 4, shared=True),
 }
 STEADY = {str(count): Case(count, 330, 96, arriving=3 * count) for count in (1, 2, 8, 32)}
-BASE = {**OVERHEAD, "schema, 8": Case(8, 16, 96, fields=SCHEMA), "schema, 32": Case(32, 16, 96, fields=SCHEMA)}
+BASE = {str(count): Case(count, 128, 64) for count in (1, 8, 32)}
+BASE |= {f"schema, {count}": Case(count, 16, 96, fields=SCHEMA) for count in (8, 32)}
 
 
 @dataclass(frozen=True)
@@ -170,13 +169,10 @@ def list_contests(suite: str, where: Environments, base: Path | None) -> dict[st
     if suite in listed:
         return listed[suite](where)
     backends = {name: partial(where.open_command, "--backend", name) for name in ("torch", "mlx")}
-    both = {"ours": partial(where.open_bare, "ours"), "theirs": partial(where.open_bare, "theirs")}
     checkouts = {"ours": Path(PARALLAX), "base": (base or Path()) / ".venv-dev/bin/parallax"}
-    others = {
-        "overhead": {"overhead": Contest(both, OVERHEAD)},
-        "backends": {"torch beside mlx": Contest(backends, CASES)},
-    }
-    return others.get(suite) or {
+    if suite == "backends":
+        return {"torch beside mlx": Contest(backends, CASES)}
+    return {
         backend: Contest(
             {name: partial(where.open_program, path, "--backend", backend) for name, path in checkouts.items()}, BASE
         )
@@ -312,12 +308,11 @@ def store_floats(folder: Path, target: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the parts missing from the report, print, and write it; return the exit code."""
     parser = make_parser(__doc__, takes_model=True)
-    parser.add_argument("suite", choices=("torch", "mlx", "even", "long", "overhead", "backends", "base"))
+    parser.add_argument("suite", choices=("torch", "mlx", "even", "long", "backends", "base"))
     parser.add_argument("--peers", type=Path, default=Path(".venv-peers"), help="the folder `benchmarks.venvs` filled")
     parser.add_argument(
         "--sglang", type=Path, default=Path("python"), help="the interpreter of an environment with SGLang"
     )
-    parser.add_argument("--vllm", type=Path, default=Path("python"), help="that of one with vLLM, for `overhead`")
     parser.add_argument("--base", type=Path, help="another checkout, with its .venv-dev")
     parser.add_argument("--only", nargs="+", default=[], help="only parts whose names contain one of these")
     parser.add_argument("--turns", type=int, default=TURNS)
@@ -334,7 +329,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.suite == "long" and "attention" not in parts and not options.only:
         note("attention", {"load": round(os.getloadavg()[0], 1), "cases": dict(measure_attention_all())})
     with prepare(options.suite, real) as model:
-        where = Environments(model, options.peers, options.sglang, options.vllm)
+        where = Environments(model, options.peers, options.sglang)
         for title, contest in list_contests(options.suite, where, options.base).items():
             missing = {name: case for name, case in contest.cases.items() if f"{title}: {name}" not in parts}
             wanted = {

@@ -25,8 +25,6 @@ SGLANG_OPTIONS = (
 OFFLINE = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
 MLX_LM = "from parallax_backend_mlx.runtime import mx; from mlx_lm.server import main; main()"
 """A program that loads the same BLAS, then runs `mlx_lm.server`."""
-BARE = {"max-model-len": 2048, "max-num-seqs": 64, "max-num-batched-tokens": 2048, "kv-cache-memory-bytes": 10**9}
-"""The limits of both sides of `overhead`, as vLLM's server calls them."""
 Opened = AbstractContextManager[Side]
 
 
@@ -43,7 +41,6 @@ class Environments:
     model: Path
     peers: Path
     sglang: Path
-    vllm: Path
 
     @property
     def threads(self) -> str:
@@ -90,32 +87,6 @@ class Environments:
         versions = read_versions(Path(sys.executable), ("mlx-lm",))
         return serve(command, str(self.model), {}, {"dtype": "float32", **versions})
 
-    def open_bare(self, side: str) -> Opened:
-        """Start vLLM, behind our server or its own: eager, with one core less, and with equal settings.
-
-        By default, vLLM's server would compute in a process beside its scheduler on a CPU.
-        """
-        threads, name = max(1, count_cores() - 1), self.model.name
-        if side == "ours":
-            options = {"max_model_len": BARE["max-model-len"], "kv_cache_gb": 1, "threads": threads}
-            words = ["--backend", "vllm", "--python", f"vllm={self.vllm}", "--dtype", "float32"]
-            words += [
-                "--max-running",
-                str(BARE["max-num-seqs"]),
-                "--set",
-                f"max_batch_tokens={BARE['max-num-batched-tokens']}",
-            ]
-            words += [word for key, value in options.items() for word in ("--backend-option", f"{key}={value}")]
-            return self.open_command(*words)
-        executor = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-        given = {**BARE, "served-model-name": name, "dtype": "float32", "distributed-executor-backend": executor}
-        command = [str(self.vllm), "-m", "vllm.entrypoints.openai.api_server", "--model", str(self.model)]
-        command += ["--enforce-eager", "--scheduling-policy", "priority"]
-        command += [word for key, value in given.items() for word in (f"--{key}", str(value))]
-        quiet = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_PLUGINS": "", "OMP_NUM_THREADS": str(threads)}
-        variables = OFFLINE | quiet | {"KMP_BLOCKTIME": "1", "LD_PRELOAD": find_openmp(self.vllm)}
-        return serve(command, name, variables, read_versions(self.vllm, ("vllm-cpu", "torch")))
-
     def call_transformers(self, dtype: str) -> Opened:
         return call_directly(sys.executable, "transformers", str(self.model), dtype, self.threads)
 
@@ -138,11 +109,3 @@ class Environments:
             script = str(Path(__file__).with_name("direct.py"))
             subprocess.run([python, "-P", script, "quantize", str(file), name, str(target)], check=True)
         return target
-
-
-def find_openmp(python: Path) -> str:
-    script = (
-        "import sys; from pathlib import Path; from parallax_backend_vllm.environ import find_openmp;"
-        "print(find_openmp([Path(sys.prefix), *map(Path, sys.path)]) or '')"
-    )
-    return subprocess.run([python, "-P", "-c", script], capture_output=True, text=True, check=True).stdout.strip()

@@ -165,8 +165,8 @@ def pack_message(message: Message, buffers: list[Data]) -> Header | ServiceMessa
 def pack_tensors(tensors: tuple[Tensor, ...], buffers: list[Data]) -> tuple[TensorEntry, ...]:
     """Return entries for ``tensors``, and append their data to ``buffers``."""
     first = len(buffers)
-    buffers.extend(view_bytes(tensor.data) for tensor in tensors)
-    return tuple(TensorEntry(tensor.dtype, tensor.shape, first + i) for i, tensor in enumerate(tensors))
+    buffers.extend([view_bytes(tensor.data) for tensor in tensors])
+    return tuple([TensorEntry(tensor.dtype, tensor.shape, first + i) for i, tensor in enumerate(tensors)])
 
 
 def view_bytes(data: Data) -> memoryview:
@@ -203,9 +203,10 @@ def unpack_entries(entries: tuple[TensorEntry, ...], buffers: tuple[Data, ...]) 
     """Return the tensors of ``entries``, each a view of its buffer."""
     if sorted([entry.buffer for entry in entries]) != list(range(len(buffers))):
         raise BadFrame(f"its {len(entries)} tensors do not use each of its {len(buffers)} buffers once")
-    if strange := sorted({entry.dtype for entry in entries} - ITEM_BYTES.keys()):
-        raise BadFrame(f"a tensor is {strange[0]}, which does not pass between stages")
+    for entry in entries:
+        if entry.dtype not in ITEM_BYTES:
+            raise BadFrame(f"a tensor is {entry.dtype}, which does not pass between stages")
     try:
-        return tuple(Tensor(entry.dtype, entry.shape, view_bytes(buffers[entry.buffer])) for entry in entries)
+        return tuple([Tensor(entry.dtype, entry.shape, view_bytes(buffers[entry.buffer])) for entry in entries])
     except ValueError as error:
         raise BadFrame(str(error)) from error

@@ -121,11 +121,8 @@ class AdaptedLinear:
 
 
 @contextmanager
-def adding(table: AdapterTable | None, batch: AdapterBatch | None) -> Iterator[None]:
+def adding(table: AdapterTable, batch: AdapterBatch) -> Iterator[None]:
     """Add the adapters of a step to the products within the context."""
-    if table is None or batch is None:
-        yield
-        return
     table.batch = batch
     try:
         yield

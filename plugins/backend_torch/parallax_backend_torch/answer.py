@@ -29,9 +29,10 @@ class Pending:
     def wait(self) -> StageResult:
         """Return the result."""
         if self.found.carried is not None:
-            given = zip(self.found.carried.pick(spec.name for spec in self.gives), self.gives, strict=True)
-            tensors = tuple(write_tensor(tensor.to(getattr(torch, spec.dtype))) for tensor, spec in given)
-            return StageResult(tensors=tensors, free=self.free)
+            planes = self.found.carried.pick([spec.name for spec in self.gives])
+            given = zip(planes, self.gives, strict=True)
+            tensors = [write_tensor(plane.to(getattr(torch, spec.dtype))) for plane, spec in given]
+            return StageResult(tensors=tuple(tensors), free=self.free)
         if self.found.logits is None:
             return StageResult(free=self.free)
         answers = answer_outputs(self.outputs, self.found.logits, self.drawn)

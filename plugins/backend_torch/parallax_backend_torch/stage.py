@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 
 import torch
@@ -38,6 +38,8 @@ from parallax_sampling_torch.sampler import Sampler
 from parallax_sampling_torch.soundness import check_given
 from parallax_sampling_torch.tensors import read_tensor
 
+NOTHING = nullcontext()
+
 
 @dataclass(frozen=True, slots=True)
 class StageParts:
@@ -67,6 +69,8 @@ class TorchStage:
         """The claim on its device, released when it is closed."""
         self.adapters = held.factory.adapters
         """The LoRA adapters of its layers; None: they take none."""
+        self._has_adapters = False
+        """Whether a sequence with one was opened: steps of all others do not look for any."""
         if self.adapters is not None:
             self.adapters.kept.list_users.append(self._list_adapters)
 
@@ -90,6 +94,7 @@ class TorchStage:
                 self._lose(f"the cache of a sequence could not be copied: {type(error).__name__}: {error}")
                 raise StageLost(self._lost, "open the stage again") from error
             if isinstance(edit, Open) and edit.spec.adapter and self.adapters is not None:
+                self._has_adapters = True
                 self.adapters.load(edit.spec.adapter)
 
     def step(self, batch: StageBatch) -> Outcome:
@@ -109,7 +114,7 @@ class TorchStage:
         restore = self._account.save(batch.rows)
         copies = self._account.step(batch)
         try:
-            with torch.inference_mode(), adding(self.adapters, adapters):
+            with torch.inference_mode(), adding(self.adapters, adapters) if self.adapters and adapters else NOTHING:
                 held.store.copy(copies)
                 result, step = self._compute(held, batch)
         except BaseException as error:  # after an interrupt too, the sequences must be unchanged
@@ -140,7 +145,7 @@ class TorchStage:
 
     def _find_adapters(self, batch: StageBatch) -> AdapterBatch | None:
         """Return the adapters of the rows; see `AdapterTable.find_batch`."""
-        if self.adapters is None:
+        if self.adapters is None or not self._has_adapters:
             return None
         entries = self._account.entries
         rows = [(row.seq, entries[row.seq].spec.adapter, len(row.tokens)) for row in batch.rows if row.seq in entries]
