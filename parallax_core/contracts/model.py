@@ -137,7 +137,7 @@ class ModelSpec:
     summary: str
     """One line for ``parallax plugins``."""
     architectures: tuple[str, ...]
-    """Their names in config.json, such as ``LlamaForCausalLM``."""
+    """Their names in config.json, such as ``LlamaForCausalLM``; ``*``: all that no other has, and that it can read."""
     adapter: Ref[ModelAdapter]
     blocks: Mapping[str, Ref[Any]] = field(default_factory=dict)
     """Layer builders by the name of a backend. The backend defines what a builder is, and gets it, loaded, in

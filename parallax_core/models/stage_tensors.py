@@ -12,7 +12,7 @@ from parallax_core.base.errors import ParallaxError, Unsupported
 from parallax_core.checkpoint.reader import FETCH_REST, find_missing, find_names, read_config
 from parallax_core.contracts.model import ModelAdapter, ModelShape, Part
 from parallax_core.contracts.stage import LayerRange
-from parallax_core.models.adapters import find_family
+from parallax_core.models.adapters import find_family, find_shape
 from parallax_core.plugins.host import PluginHost
 
 ENDS = {"before": "the embedding", "after": "the final norm and the head", "every": "what all layers share"}
@@ -64,12 +64,8 @@ def choose_tensors(host: PluginHost, config: Mapping[str, Any], layers: LayerRan
     Raises:
         ParallaxError: if several plugins claim its architecture, or the adapter cannot be loaded.
     """
-    family = find_family(host, config)
-    if family is None:
-        return None
-    try:
-        shape = family.adapter.read_shape(config)
-    except Unsupported:
+    family, shape = find_family(host, config), find_shape(host, config)
+    if family is None or shape is None:
         return None
     return StageTensors(family.adapter, layers or LayerRange(0, len(shape.layers)), shape)
 

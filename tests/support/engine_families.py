@@ -76,12 +76,13 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
 }
 """Further changes: sizes that follow from those or that kernels need, and what published models have in common."""
 BY_ENGINE: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "vllm": {"llama4_text": {"interleave_moe_layer_step": 2, "moe_layers": [1, 3]}},
     "sglang": {
         "glm4_moe_lite": REGULAR["glm4_moe_lite"],
         "mistral": {"sliding_window": None},
         "phi3": {"sliding_window": None, "rope_parameters": THETA},
         "qwen2_moe": REGULAR["qwen2_moe"],
-    }
+    },
 }
 """Irregular settings that an engine refuses or does not read."""
 WHOLE: Mapping[str, Mapping[str, Any]] = {

@@ -85,6 +85,7 @@ SEEING = frozenset(
 ABSENT = frozenset({"MiniMaxM3VLForCausalLM"})
 ON_CPU: dict[str, str] = {
     "DeepseekV2ForCausalLM": "its results differ from those of transformers",
+    "MiniMaxM2ForCausalLM": "its router for CPUs scores experts by softmax alone",
     "GptOssForCausalLM": "No Unquantized MoE backend supports the deployment configuration.",
     "Qwen3_5ForCausalLM": "it needs torchvision, which the environment for CPUs lacks",
 }
@@ -93,6 +94,10 @@ FLOAT32_ON_CPU = {"Qwen3NextForCausalLM": "CPU GDN attention requires BF16."}
 """The same of families that it does not run in float32."""
 EXPERTS_ON_CPU = {"NemotronHForCausalLM": "is_act_and_mul=False is supported only for CUDA, XPU and ROCm for now"}
 """The same of families that it runs without experts only."""
+UNREAD = {"Ernie4_5ForCausalLM": "use_bias", "Ernie4_5_MoeForCausalLM": "use_bias"}
+"""A setting that vLLM does not read, by the architecture that has it; the results would be others."""
+UNTIED = frozenset({"Ernie4_5_MoeForCausalLM"})
+"""Architectures whose stages vLLM cannot build if the head is the embedding."""
 LATENTS = "keeps latents, and on a CPU vLLM's kernels for them do not go on with a prompt, as a stage does"
 HINT = "serve the model whole: --backend vllm without --stages and --layers"
 
@@ -104,6 +109,7 @@ def check_family(plan: StagePlan) -> bool:
     if found and found <= ABSENT:
         message = f"vLLM {RELEASE} has no model for the architecture {family}"
         raise Unsupported(message, "choose another --backend: `parallax plugins` lists them")
+    _check_settings(plan, found)
     is_on_cpu = not MACHINE.has_nvidia_driver()
     if is_on_cpu:
         check_cpu(plan)
@@ -117,6 +123,17 @@ def check_family(plan: StagePlan) -> bool:
         if is_on_cpu and plan.shape and any(layer.kind == "latent" for layer in plan.shape.layers):
             raise Unsupported(f"{family} {LATENTS}", HINT)
     return bool(found & (PLAIN | HYBRID | SEEING))
+
+
+def _check_settings(plan: StagePlan, found: Iterable[str]) -> None:
+    config = read_config(plan.model)
+    for name in found:
+        setting = UNREAD.get(name)
+        if setting and config.get(setting):
+            message = f"vLLM {RELEASE} does not read {setting!r} of {name}, and its results would be others"
+            raise Unsupported(message, "choose another --backend")
+        if plan.layers is not None and name in UNTIED and config.get("tie_word_embeddings"):
+            raise Unsupported(f"vLLM {RELEASE} does not split {name} if its head is the embedding", HINT)
 
 
 def check_cpu(plan: EnginePlan | StagePlan) -> None:

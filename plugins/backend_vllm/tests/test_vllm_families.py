@@ -48,6 +48,27 @@ def test_family_that_vllm_lacks_is_refused(tmp_path: Path) -> None:
         check_family(make_plan(tmp_path, "MiniMaxM3VLForCausalLM"))
 
 
+@pytest.mark.parametrize("name", families.UNREAD)
+def test_setting_that_vllm_does_not_read_is_refused(name: str, tmp_path: Path) -> None:
+    plan, setting = make_plan(tmp_path, name), families.UNREAD[name]
+    for value in (False, True):
+        (tmp_path / "config.json").write_text(json.dumps({"architectures": [name], setting: value}))
+        if not value:
+            assert check_family(plan)
+    with pytest.raises(Unsupported, match=rf"vLLM 0.32.0 does not read '{setting}' of {name}, and its results"):
+        check_family(plan)
+
+
+def test_tied_head_that_vllm_cannot_split_runs_whole(tmp_path: Path) -> None:
+    name = "Ernie4_5_MoeForCausalLM"
+    plan = make_plan(tmp_path, name, HALF)
+    assert check_family(plan)
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [name], "tie_word_embeddings": True}))
+    assert check_family(StagePlan(model=tmp_path))
+    with pytest.raises(Unsupported, match=rf"vLLM 0.32.0 does not split {name} if its head is the embedding"):
+        check_family(plan)
+
+
 def test_of_other_families_nothing_is_told(tmp_path: Path) -> None:
     assert not check_family(make_plan(tmp_path, "NobodyForCausalLM", HALF))
     assert check_family(make_plan(tmp_path, "LlamaForCausalLM", HALF))

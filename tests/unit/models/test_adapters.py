@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from parallax_core.api import LayerShape, ModelShape, ModelSpec, Ref, hookimpl
-from parallax_core.base.errors import BrokenPlugin, ParallaxError, PluginConflict
+from parallax_core.base.errors import BrokenPlugin, ParallaxError, PluginConflict, Unsupported
 from parallax_core.models.adapters import count_active, count_weights, find_family
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 
 
-def make_plugin(name: str, adapter: str) -> tuple[PluginRecord, object]:
-    spec = ModelSpec(name=name, summary="s", architectures=("TinyForCausalLM",), adapter=Ref(adapter))
+def make_plugin(name: str, adapter: str, architecture: str = "TinyForCausalLM") -> tuple[PluginRecord, object]:
+    spec = ModelSpec(name=name, summary="s", architectures=(architecture,), adapter=Ref(adapter))
 
     @hookimpl
     def parallax_register_models() -> list[ModelSpec]:
@@ -62,6 +62,29 @@ def test_two_claims_on_an_architecture_are_an_error_naming_both() -> None:
     host = PluginHost([make_plugin("one", "math:pi"), make_plugin("two", "math:pi")])
     with pytest.raises(PluginConflict, match="dist-one 1 and dist-two 1"):
         find_family(host, {"architectures": ["TinyForCausalLM"]})
+
+
+class Any24:
+    """Describes any model with 24 heads."""
+
+    def read_shape(self, config: dict[str, Any]) -> ModelShape:
+        if config.get("heads") != 24:
+            raise Unsupported("another number of heads", "")
+        return make_shape()
+
+
+ANY_24 = Any24()
+
+
+def test_adapter_of_any_architecture_is_asked_last_and_counts_only_if_it_reads_the_model() -> None:
+    any_plugin, own = make_plugin("any", f"{__name__}:ANY_24", "*"), make_plugin("own", f"{__name__}:ANY_24")
+    host = PluginHost([any_plugin, own])
+    found = [
+        find_family(host, {"architectures": [name], "heads": 24}) for name in ("TinyForCausalLM", "NewForCausalLM")
+    ]
+    assert [family.name if family else "" for family in found] == ["own", "any"]
+    assert find_family(host, {"architectures": ["NewForCausalLM"], "heads": 23}) is None
+    assert find_family(host, {"architectures": ["TinyForCausalLM"], "heads": 23}), "it says itself why not"
 
 
 def test_adapter_that_cannot_be_loaded_names_its_plugin() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tomllib
 from contextlib import suppress
 from dataclasses import replace
@@ -30,6 +31,8 @@ from parallax_core.api.cli import PluginHost, make_display
 from parallax_core.api.deployment import Catalog, measure_loaded
 from parallax_core.api.node import divert_output
 
+ESTIMATED = "estimated"
+"""The name of the family of models that no adapter knows."""
 BITS = (8.0, 6.5, 4.5, 3.0)
 """Bits per weight, with the share of scales, of forms that people load: 8 bits, Q6_K, Q4_K or 4 bits, Q2_K."""
 
@@ -90,6 +93,8 @@ def measure_model(
         return _take_bits(guessed, weight_bits or 16.0)
     with make_display() as display, divert_output():
         known = read_model(host, model, display)
+        if known.family.name == ESTIMATED:
+            print(f"note: {model} has no adapter; its layers are estimated", file=sys.stderr)
         if weight_bits:
             return _take_bits(known.shape, weight_bits)
         with suppress(ParallaxError):  # without headers, config.json tells, less exactly
