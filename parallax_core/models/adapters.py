@@ -12,8 +12,6 @@ from parallax_core.plugins.discovery import DISABLED_VARIABLE
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 
-ANY = "*"
-
 
 @dataclass(frozen=True, slots=True)
 class ModelFamily:
@@ -33,8 +31,7 @@ def find_family(host: PluginHost, config: Mapping[str, Any]) -> ModelFamily | No
     """
     offer = _find_offer(host, config)
     family = ModelFamily(offer.spec.name, offer.load(offer.spec.adapter)) if offer else None
-    is_any = offer is not None and ANY in offer.spec.architectures
-    return None if is_any and family and _read_shape(family, config) is None else family
+    return None if family and offer and "*" in offer.spec.architectures and not _read(family, config) else family
 
 
 def find_blocks(host: PluginHost, config: Mapping[str, Any], backend: str) -> object:
@@ -56,10 +53,10 @@ def find_shape(host: PluginHost, config: Mapping[str, Any]) -> ModelShape | None
         BrokenPlugin: if the adapter cannot be loaded.
     """
     family = find_family(host, config)
-    return _read_shape(family, config) if family else None
+    return _read(family, config) if family else None
 
 
-def _read_shape(family: ModelFamily, config: Mapping[str, Any]) -> ModelShape | None:
+def _read(family: ModelFamily, config: Mapping[str, Any]) -> ModelShape | None:
     try:
         return family.adapter.read_shape(config)
     except Unsupported:
@@ -79,7 +76,7 @@ def find_spec(host: PluginHost, config: Mapping[str, Any]) -> ModelSpec | None:
 def _find_offer(host: PluginHost, config: Mapping[str, Any]) -> Offer[ModelSpec] | None:
     named, known = _read_names(config.get("architectures") or ()), host.models().offers
     offers = [offer for offer in known if {*offer.spec.architectures}.intersection(named)]
-    offers = offers or [offer for offer in known if ANY in offer.spec.architectures]
+    offers = offers or [offer for offer in known if "*" in offer.spec.architectures]
     if len(offers) > 1:
         origins = " and ".join(offer.plugin.origin for offer in offers)
         hint = f"choose one, with {DISABLED_VARIABLE}={offers[-1].plugin.distribution}"

@@ -1,4 +1,4 @@
-"""Describes models that no adapter knows, by what the code of transformers builds and computes without weights."""
+"""Describes models that no adapter knows, as transformers builds them without weights."""
 
 from __future__ import annotations
 

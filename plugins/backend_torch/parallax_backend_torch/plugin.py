@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from parallax_core.api import BackendSpec, Finding, ModelSpec, Ref, Settings, SettingsSpec, hookimpl
+from parallax_core.api import BackendSpec, Finding, ModelAdapter, ModelSpec, Ref, Settings, SettingsSpec, hookimpl
 
 OPTIONS = Ref[type[object]]("parallax_backend_torch.settings:TorchSettings")
 
@@ -34,14 +34,9 @@ def parallax_register_backends() -> Iterable[BackendSpec]:
 @hookimpl
 def parallax_register_models() -> Iterable[ModelSpec]:
     """Describe the models that no adapter knows, as transformers builds them."""
-    return [
-        ModelSpec(
-            name="estimated",
-            summary="any other causal model, as the code of transformers builds it",
-            architectures=("*",),
-            adapter=Ref("parallax_backend_torch.estimate:ESTIMATED"),
-        )
-    ]
+    summary = "any other causal model, as the code of transformers builds it"
+    adapter = Ref[ModelAdapter]("parallax_backend_torch.estimate:ESTIMATED")
+    return [ModelSpec(name="estimated", summary=summary, architectures=("*",), adapter=adapter)]
 
 
 @hookimpl
