@@ -52,8 +52,7 @@ def find_shape(host: PluginHost, config: Mapping[str, Any]) -> ModelShape | None
         PluginConflict: if several plugins claim its architecture.
         BrokenPlugin: if the adapter cannot be loaded.
     """
-    family = find_family(host, config)
-    return _read(family, config) if family else None
+    return _read(family, config) if (family := find_family(host, config)) else None
 
 
 def _read(family: ModelFamily, config: Mapping[str, Any]) -> ModelShape | None:

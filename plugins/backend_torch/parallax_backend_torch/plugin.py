@@ -3,40 +3,23 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from parallax_core.api import BackendSpec, Finding, ModelAdapter, ModelSpec, Ref, Settings, SettingsSpec, hookimpl
-
-OPTIONS = Ref[type[object]]("parallax_backend_torch.settings:TorchSettings")
+from parallax_backend_torch.spec import ESTIMATED, OPTIONS, TORCH
+from parallax_core.api import BackendSpec, Finding, ModelSpec, Settings, SettingsSpec, hookimpl
 
 
 @hookimpl
 def parallax_register_backends() -> Iterable[BackendSpec]:
     """Offer the backend ``torch``."""
-    return [
-        BackendSpec(
-            name="torch",
-            summary="PyTorch: CPUs with kernels of its own, and CUDA",
-            probe=Ref("parallax_backend_torch.probe:probe_machine"),
-            factory=Ref("parallax_backend_torch.backend:TorchBackend"),
-            rank=40 if sys.platform == "darwin" else 60,  # on a Mac, MLX has the GPU
-            remedy="reinstall it: pip install --force-reinstall parallax-backend-torch",
-            options=OPTIONS,
-            size=Ref("parallax_backend_torch.sizes:measure_size"),
-            benchmark=Ref("parallax_backend_torch.benchmark:TorchBenchmark"),
-            leases=True,
-        )
-    ]
+    return [TORCH]
 
 
 @hookimpl
 def parallax_register_models() -> Iterable[ModelSpec]:
     """Describe the models that no adapter knows, as transformers builds them."""
-    summary = "any other causal model, as the code of transformers builds it"
-    adapter = Ref[ModelAdapter]("parallax_backend_torch.estimate:ESTIMATED")
-    return [ModelSpec(name="estimated", summary=summary, architectures=("*",), adapter=adapter)]
+    return [ESTIMATED]
 
 
 @hookimpl
