@@ -65,9 +65,7 @@ def choose_tensors(host: PluginHost, config: Mapping[str, Any], layers: LayerRan
         ParallaxError: if several plugins claim its architecture, or the adapter cannot be loaded.
     """
     family, shape = find_family(host, config), find_shape(host, config)
-    if family is None or shape is None:
-        return None
-    return StageTensors(family.adapter, layers or LayerRange(0, len(shape.layers)), shape)
+    return StageTensors(family.adapter, layers or LayerRange(0, len(shape.layers)), shape) if family and shape else None
 
 
 def find_part(adapter: ModelAdapter, tensor: str) -> Part | None:
