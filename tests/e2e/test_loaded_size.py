@@ -17,7 +17,7 @@ from tests.support.quantised import FORMATS, write_pair
 WIDE = {"hidden_size": 128, "intermediate_size": 384, "vocab_size": 512, "head_dim": 32, "moe_intermediate_size": 128}
 PAIRS = [
     *(("llama", method, "torch", dtype) for method in ("", *FORMATS) for dtype in ("auto", "float32", "bfloat16")),
-    *(("llama", method, "mlx", dtype) for method in ("", "mlx") for dtype in ("auto", "float16")),
+    *(("llama", method, "mlx", dtype) for method in ("", "mlx", "gptq") for dtype in ("auto", "float16")),
     *((kind, "", backend, "auto") for kind in ("qwen3", "qwen3_moe", "gpt_oss") for backend in ("torch", "mlx")),
 ]
 MOST = 0.03

@@ -21,7 +21,9 @@ from parallax_backend_mlx.missing_tensors import Weights, fill_absent, fill_hole
 from parallax_backend_mlx.model_file import find_classes, list_fields
 from parallax_backend_mlx.model_fixes import correct_model
 from parallax_backend_mlx.model_slice import ModelSlice, keep_model, slice_model
+from parallax_backend_mlx.packed import Packed, choose_dtype, rename_tensors
 from parallax_backend_mlx.runtime import Module, dequantize_model, flatten_tree, load_model, mx, tree_unflatten
+from parallax_backend_mlx.sizes import is_packed
 from parallax_backend_mlx.tensors import name_dtype
 from parallax_core.api import DType, LayerRange, ParallaxError, StagePlan, Unsupported, count_layers, format_bytes
 
@@ -51,12 +53,19 @@ class SliceBuilder:
         tensors: the file of each tensor of the checkpoint.
         holes: tensors whose bytes are missing in files that are present.
         classes: finds the classes of the model; see `find_classes`.
+        packed: the packed weights, if they are unpacked here.
     """
 
     def __init__(
-        self, layers: LayerRange, tensors: Mapping[str, str], holes: Collection[str], classes: Classes
+        self,
+        layers: LayerRange,
+        tensors: Mapping[str, str],
+        holes: Collection[str],
+        classes: Classes,
+        packed: Packed | None = None,
     ) -> None:
         self._layers, self._tensors, self._holes, self._classes = layers, tensors, holes, classes
+        self._packed = packed
         self._model: Any = None
         self._model_slice: ModelSlice | None = None
         self.has_absent = False
@@ -76,7 +85,10 @@ class SliceBuilder:
         """Rename and join weights for the model, and keep those of the layers."""
         del self._model.sanitize
         weights = {name: array for name, array in weights.items() if name in self._tensors}
-        absent = fill_holes(weights, self._holes) | fill_absent(self._tensors, weights, self._model)
+        names = self._tensors
+        if self._packed:
+            weights, names = self._packed.unpack(weights, self._holes), rename_tensors(self._packed.config, names)
+        absent = fill_holes(weights, self._holes) | fill_absent(names, weights, self._model)
         self.has_absent = bool(absent)
         everything = weights | absent
         if hasattr(self._model, "sanitize"):
@@ -101,8 +113,10 @@ class Sketch:
     """Whether placeholders stand for tensors of missing files."""
 
 
-def sketch_network(plan: StagePlan, tensors: Mapping[str, str], holes: Collection[str]) -> Sketch:
-    """Return the layers of ``plan``, not evaluated; see `load_network`.
+def sketch_network(
+    plan: StagePlan, tensors: Mapping[str, str], holes: Collection[str], *, reads_packed: bool = False
+) -> Sketch:
+    """Return the layers of ``plan``, not evaluated; see `load_network`. ``reads_packed``: packed weights are read.
 
     Raises:
         Unsupported: if mlx-lm cannot run the architecture as in config.json, or not these layers alone.
@@ -111,13 +125,16 @@ def sketch_network(plan: StagePlan, tensors: Mapping[str, str], holes: Collectio
     config = _read_settings(plan.model)
     changes = _translate_config(config, list_fields(config, plan.blocks), tensors)
     classes: Classes = partial(find_classes, adapter_file=plan.blocks)
+    packed = _find_packed(plan, config, reads=reads_packed)
+    if packed:
+        changes |= {"quantization": None, "quantization_config": None}
     if plan.layers is None:
-        whole = partial(_find_whole, classes, count_layers(config) or 0)
+        whole = partial(_find_whole, classes, count_layers(config) or 0, packed)
         model_slice = keep_model(_build_model(plan.model, changes, whole, tensors))
         has_absent = False
     else:
         kept = drop_further(dict(tensors), count_layers(config) or 0)
-        builder = SliceBuilder(plan.layers, kept, holes, classes)
+        builder = SliceBuilder(plan.layers, kept, holes, classes, packed)
         _build_model(plan.model, changes, builder.find_classes, tensors)
         model_slice, has_absent = builder.take_slice(), builder.has_absent
     _check_dtypes(model_slice.model, plan.model)
@@ -130,7 +147,19 @@ def drop_further(named: dict[str, T], count: int) -> dict[str, T]:
     return {name: each for name, each in named.items() if not (found := numbers[name]) or int(found[1]) < count}
 
 
-def _find_whole(classes: Classes, count: int, config: Mapping[str, Any]) -> tuple[Any, type]:
+def _find_packed(plan: StagePlan, config: Mapping[str, Any], *, reads: bool) -> Packed | None:
+    """Return the packed weights of a model, if they are unpacked here."""
+    if not is_packed(config):
+        return None
+
+    def is_wanted(name: str) -> bool:
+        layer = FURTHER.match(name)
+        return reads and (not layer or plan.layers is None or plan.layers.start <= int(layer[1]) < plan.layers.stop)
+
+    return Packed(plan.model, config, is_wanted, DTYPES[choose_dtype(plan.dtype, unpacks=True)])
+
+
+def _find_whole(classes: Classes, count: int, packed: Packed | None, config: Mapping[str, Any]) -> tuple[Any, type]:
     """Return the function that builds a whole model of ``count`` layers, and the class of its arguments."""
     model_class, arguments_class = classes(config)
 
@@ -140,7 +169,7 @@ def _find_whole(classes: Classes, count: int, config: Mapping[str, Any]) -> tupl
 
         def keep(weights: Weights) -> Weights:
             del model.sanitize
-            kept: Weights = sanitize(drop_further(weights, count))
+            kept: Weights = sanitize(drop_further(packed.unpack(weights) if packed else weights, count))
             return kept
 
         model.sanitize = keep
@@ -170,9 +199,6 @@ def sketch_settings(plan: StagePlan) -> None:
 def _read_settings(folder: Path) -> dict[str, Any]:
     config = read_json(folder / "config.json")
     check_objects(config)
-    if (config.get("quantization_config") or {}).get("quant_method") == "gguf":
-        message = f"{folder.name} has the packed weights of a GGUF file, which mlx-lm does not read"
-        raise Unsupported(message, "choose --backend torch, or the original model that the GGUF was made from")
     return config
 
 
@@ -193,13 +219,13 @@ def load_network(
         ParallaxError: if weights of these layers are missing, or do not fit the architecture or the memory.
     """
     _check_holes(plan, holes)
-    sketch = sketch_network(plan, tensors, holes)
+    room, has_packed = find_room(), is_packed(_read_settings(plan.model))
+    sketch = sketch_network(plan, tensors, holes, reads_packed=True)
     model_slice, has_absent = sketch.model_slice, sketch.has_absent
     model = model_slice.model
-    _convert_model(model, plan.dtype)
+    _convert_model(model, choose_dtype(plan.dtype, unpacks=has_packed))
     correct_model(model, sketch.config)
     total = sum(array.nbytes for _, array in _list_parameters(model))
-    room = find_room()
     if total > room:
         needs, has = format_bytes(total), format_bytes(room)
         message = f"the weights of {plan.model.name} need {needs} of memory, but only {has} are free"
@@ -244,7 +270,8 @@ def _explaining(folder: Path, tensors: Mapping[str, str]) -> Iterator[None]:
         yield
     except (ArithmeticError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError) as error:
         config = read_json(folder / "config.json")
-        if method := (config.get("quantization_config") or {}).get("quant_method"):
+        method = (config.get("quantization_config") or {}).get("quant_method")
+        if method and not is_packed(config):
             message = f"the weights of {folder} are stored as {method}, which mlx-lm does not read for this model"
             raise Unsupported(message, OTHER_BACKENDS) from error
         if (key := _find_absent_key(error)) and key not in config:

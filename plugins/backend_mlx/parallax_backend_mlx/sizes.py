@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from parallax_backend_mlx.probe import probe_machine
-from parallax_core.api import LoadedSize, StagePlan
+from parallax_core.api import LoadedSize, StagePlan, read_config
+from parallax_formats import FORMATS, GGUF, name_method
 from parallax_formats.sizes import FindPart, StoredWeight, measure_loaded
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+OWN = frozenset(["", "mlx"])
+"""The methods of weights that mlx-lm reads as they are; ``mxfp4`` is no row of the table, and is read by it too."""
 OTHERS = {"MLX's 4 bits": 0.5625, "MLX's 8 bits": 1.0625}
 """The bytes of a number in other forms, in groups of 64; on a GPU, where they stay as they are."""
+
+
+def is_packed(config: Mapping[str, Any]) -> bool:
+    """Return whether a model's weights are in a form that is unpacked when it is loaded; see `packed`."""
+    method = name_method(config)
+    return method not in OWN and method in {*FORMATS, GGUF}
 
 
 def measure_size(plan: StagePlan, find_part: FindPart) -> LoadedSize:
     """Return what the model of ``plan`` takes; see `parallax_core.api.BackendSpec.size`.
 
-    On a CPU, everything is widened to one dtype; see `loading`.
+    On a CPU, everything is widened to one dtype, and on a GPU the forms that MLX has no products for; see `loading`.
     """
     if plan.device == "cpu" or (not plan.device and probe_machine().device == "cpu"):
         item = DTYPE_BYTES["float32" if plan.dtype == "auto" else plan.dtype]
         return measure_loaded(plan, find_part, lambda _: lambda weight: item * weight.numbers, item)
+    if is_packed(read_config(plan.model)):
+        item = DTYPE_BYTES["bfloat16" if plan.dtype == "auto" else plan.dtype]
+        return measure_loaded(plan, find_part, lambda _: lambda weight: item * weight.numbers, item, OTHERS)
     plain = DTYPE_BYTES.get(plan.dtype, 0)
 
     def weigh(weight: StoredWeight) -> float:
