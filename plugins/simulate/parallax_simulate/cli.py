@@ -14,6 +14,7 @@ from parallax_cluster.cli.plan_inputs import measure_model, read_nodes, refuse_m
 from parallax_cluster.node.coordinator.placement_guard import make_placement
 from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_cluster.placement.nodes_file import read_cluster
+from parallax_cluster.planned_routing import PlannedRouting
 from parallax_core.api import ClusterProfile, PlacementProblem, ServingGoal
 from parallax_core.api.cli import PluginHost, UsageError, make_display, new_app
 from parallax_core.api.simulation import BatchingGuard, HeadOptions, RoutingGuard, make_policy
@@ -117,8 +118,14 @@ def simulate(
         model=measured.demand,
         goal=_make_goal(arrivals, concurrency or users or 32),
     )
+    estimator = PlacementEstimator(problem)
+    placed = make_placement(host, placement).place(problem, estimator)
+    if not placed.pipelines:
+        raise refuse_model(problem, measured.shape)
+    estimate = estimator.estimate(placed)
+    chosen = PlannedRouting(make_policy(host, "routing", routing), lambda rank: estimate.pipelines[rank].num_requests)
     options = SimulationOptions(
-        routing=RoutingGuard(make_policy(host, "routing", routing)),
+        routing=RoutingGuard(chosen),
         head=HeadOptions(batching=BatchingGuard(make_policy(host, "batching", batching))),
         churn=ChurnOptions(every_s=churn or inf, down_s=down, seed=seed),
         slow=_read_slow(slow or (), cluster),
@@ -127,14 +134,9 @@ def simulate(
         num_users=users or 0,
         context_length=max(arrival.prompt_tokens + arrival.output_tokens for arrival in arrivals),
     )
-    estimator = PlacementEstimator(problem)
-    placed = make_placement(host, placement).place(problem, estimator)
-    if not placed.pipelines:
-        raise refuse_model(problem, measured.shape)
     num_processes = processes or (1 if users else choose_processes(len(arrivals)))
     with make_display() as progress, open_groups(make_source(estimator, placed, options), num_processes) as opened:
         report = run_groups(opened, arrivals, options, progress)
-    estimate = estimator.estimate(placed)
     if as_json:
         print(json.dumps({"model": model, "pipelines": len(placed.pipelines), **_drop_infinite(report.describe())}))
     else:

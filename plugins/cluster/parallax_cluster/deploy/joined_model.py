@@ -17,6 +17,7 @@ from parallax_cluster.node.coordinator.planned import PlannedExecutor, Planning,
 from parallax_cluster.node.coordinator.rooms import MachineRooms, ModelProfiles
 from parallax_cluster.placement.demand import weigh_layers
 from parallax_cluster.placement.what_if import change_cluster
+from parallax_cluster.planned_routing import PlannedRouting
 from parallax_core.api import ParallaxError, PlacedStage
 from parallax_core.api.deployment import NodeProgress, PlannedReplica, PlanStatus
 from parallax_core.api.node import SHUTTING_DOWN, WatchedWork, describe_error
@@ -86,7 +87,17 @@ class JoinedModel:
         self._unplanned = self.coordinator.plan
         self._held: tuple[LayerPlan, Mapping[str, int]] = self._unplanned, {}
         """The bytes of the layers that each node has by a plan."""
-        self.service, self._router = maker.make(deployment, lambda: self.engines)
+        self._counted: tuple[LayerPlan, Mapping[int, float]] = self._unplanned, {}
+        """The requests of each pipeline by a plan."""
+        routed = replace(deployment, routing=PlannedRouting(deployment.routing, self._count_planned))
+        self.service, self._router = maker.make(routed, lambda: self.engines)
+
+    def _count_planned(self, rank: int) -> float | None:
+        """Return the requests that the latest plan gives a pipeline."""
+        if self._counted[0] is not (plan := self.coordinator.plan):
+            pairs = zip(plan.pipelines, plan.estimate.pipelines, strict=True)
+            self._counted = plan, {each: estimate.num_requests for each, estimate in pairs}
+        return self._counted[1].get(rank)
 
     @property
     def engines(self) -> list[ReplicaEngine]:

@@ -44,6 +44,10 @@ class Way(NamedTuple):
     """Seconds of a small message from the head through all stages and back."""
 
 
+PipelineKind = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...], float]
+"""The first nodes like those of its stages, the cuts, and the way of a step; see `Way`."""
+
+
 class PipelineCost(NamedTuple):
     """The predicted times of a pipeline with a number of concurrent requests."""
 
@@ -76,7 +80,7 @@ class CostModel:
         self._kinds = _find_alike(self.speeds)
         self._ways: dict[tuple[tuple[int, ...], tuple[int, ...]], Way] = {}
         self._steps: dict[tuple[int, int, int], StageStep] = {}
-        self._measured: dict[tuple[tuple[int, ...], tuple[int, ...], int, tuple[float, ...], float], PipelineCost] = {}
+        self._measured: dict[tuple[PipelineKind, int], PipelineCost] = {}
         """By what the times of a pipeline depend on: those of equal machines are computed once."""
         self.num_decodes = max(self.goal.output_tokens - 1, 1)
         context = self.goal.prompt_tokens + self.goal.output_tokens / 2
@@ -236,22 +240,19 @@ class CostModel:
             cuts: the first layer of each stage, and the number of layers; shape [stages + 1].
             num_requests: at the same time, at least 1.
         """
-        kinds = tuple(self._kinds[node] for node in order)
-        key = kinds, tuple(cuts), num_requests, *self._describe_way(tuple(order), tuple(cuts[1:-1]))
+        key = self.describe_kind(order, cuts), num_requests
         if key not in self._measured:
             self._measured[key] = self._measure_kinds(*key)
         return self._measured[key]
 
-    def _measure_kinds(
-        self,
-        kinds: tuple[int, ...],
-        cuts: tuple[int, ...],
-        num_requests: int,
-        copies_s: tuple[float, ...],
-        ways_s: float,
-    ) -> PipelineCost:
+    def describe_kind(self, order: Sequence[int], cuts: Sequence[int]) -> PipelineKind:
+        """Return what the times of a pipeline depend on, but its requests."""
+        kinds = tuple(self._kinds[node] for node in order)
+        return kinds, tuple(cuts), *self._describe_way(tuple(order), tuple(cuts[1:-1]))
+
+    def _measure_kinds(self, kind: PipelineKind, num_requests: int) -> PipelineCost:
         """Return the times of a pipeline of nodes like these, with links like those that there are."""
-        goal = self.goal
+        (kinds, cuts, copies_s, ways_s), goal = kind, self.goal
         stages = [self.describe_steps(node, *cut) for node, cut in zip(kinds, pairwise(cuts), strict=True)]
         lengths = goal.prompt_tokens, goal.output_tokens - 1
         times = PacedTurns(stages, ways_s, sum(copies_s), num_requests, lengths).measure()

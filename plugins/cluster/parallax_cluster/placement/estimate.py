@@ -19,6 +19,9 @@ from parallax_cluster.placement.pipeline import Pipeline
 from parallax_cluster.placement.shares import share_requests
 from parallax_core.api import Estimate, PipelineEstimate, PlacedStage, Placement, PlacementProblem
 
+MOST_ALONE = 20_000
+"""The most requests that are divided one by one."""
+
 
 class PlacementEstimator:
     """Predicts the speed of placements of one problem; it is the `Estimator` that policies get."""
@@ -40,7 +43,7 @@ class PlacementEstimator:
     def estimate(self, placement: Placement) -> Estimate:
         """Return the predicted speed of a valid placement; see `parallax_core.api.Estimator`."""
         pipelines = self.read_pipelines(placement)
-        shares = share_requests(pipelines, self.costs.goal)
+        shares = share_requests(pipelines, self.costs.goal, max(1, self.costs.goal.concurrency // MOST_ALONE))
         times = [pipeline.measure(max(share, 1)) for pipeline, share in zip(pipelines, shares, strict=True)]
         if has_leases(placement):
             times = slow_down(pipelines, times, shares)

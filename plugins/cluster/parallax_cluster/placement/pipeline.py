@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import cached_property
 from itertools import pairwise
 from math import inf
@@ -36,6 +37,11 @@ class Pipeline:
         self._values = {0: 0.0}
         self._portions: dict[tuple[int, int], Portion] = {}
         self._measured: dict[int, PipelineCost] = {}
+
+    @property
+    def kind(self) -> Hashable:
+        """What its times depend on: pipelines of one kind have the same."""
+        return *self._costs.describe_kind(self.order, self.cuts), self.max_requests
 
     def measure(self, num_requests: int) -> PipelineCost:
         """Return its times with ``num_requests`` at the same time, at least 1."""

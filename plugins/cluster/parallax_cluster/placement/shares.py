@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
@@ -11,11 +11,13 @@ from parallax_cluster.placement.pipeline import Pipeline
 from parallax_core.api import ServingGoal
 
 PORTIONS = 64
-"""Requests are shared out one by one, or in this number of portions if there are more."""
+"""While layouts are compared, requests are shared out one by one, or in this number of portions if there are more."""
 PORTIONS_EACH = 2
 """The portions for each pipeline, if those are more: with fewer, some would get none."""
 MOST_EXACT = 3000
 """Pipelines times requests squared up to which the best division is computed exactly."""
+UNEVEN = 0.05
+"""The relative gain for which some requests take longer than others."""
 GAIN = 1e-6
 """Relative gains below this are ignored."""
 Rating = tuple[float, float]
@@ -33,15 +35,90 @@ class RequestShare(NamedTuple):
 NONE = RequestShare(0, 0.0, None)
 
 
-def share_requests(pipelines: Sequence[Pipeline], goal: ServingGoal) -> list[int]:
-    """Return the number of requests of each pipeline, such that they reach most of the objective.
+def share_requests(pipelines: Sequence[Pipeline], goal: ServingGoal, unit: int = 1) -> list[int]:
+    """Return the number of requests of each pipeline, as the router divides them, to whom they are weights.
 
-    Requests beyond what memory and limits allow wait and are left out, and those that would make all wait longer.
+    Each request goes where it is answered first, so that all take about as long, unless another division reaches more
+    of the objective by a share of `UNEVEN`. Requests beyond what memory and limits allow wait and are left out.
+
+    Args:
+        pipelines: all that there are.
+        goal: has the number of requests.
+        unit: the number of requests that go together, where dividing them one by one takes long.
     """
-    if not can_share_exactly(len(pipelines), goal.concurrency):
-        return _share_greedily(pipelines, goal)
+    even, judge = _share_evenly(pipelines, goal, unit), _judge_by(goal)
+    is_exact = can_share_exactly(len(pipelines), goal.concurrency)
+    best = _share_exactly(pipelines, goal) if is_exact else _level(pipelines, _share_greedily(pipelines, goal, unit))
+
+    def rate(shares: Sequence[int]) -> float:
+        value = sum(pipeline.value(share) for pipeline, share in zip(pipelines, shares, strict=True))
+        return judge(value, sum(shares))
+
+    return best if rate(best) - rate(even) > UNEVEN * abs(rate(even)) else even
+
+
+def _share_evenly(pipelines: Sequence[Pipeline], goal: ServingGoal, unit: int) -> list[int]:
+    """Send each request where it is answered first.
+
+    None would be answered earlier by another pipeline then (Wardrop, "Some theoretical aspects of road traffic
+    research", 1952).
+    """
+    shares, left = [0] * len(pipelines), goal.concurrency
+    queue = [(_finish(pipeline, unit), rank) for rank, pipeline in enumerate(pipelines) if pipeline.max_requests]
+    heapify(queue)
+    while left and queue:
+        rank = queue[0][1]
+        number = min(unit, left)
+        shares[rank] += number
+        left -= number
+        heapreplace(queue, (_finish(pipelines[rank], shares[rank] + unit), rank))
+    return [min(share, pipeline.max_requests) for share, pipeline in zip(shares, pipelines, strict=True)]
+
+
+def _finish(pipeline: Pipeline, number: int) -> float:
+    """Return the seconds of a request of a pipeline that has so many; some wait if there are more than it can have."""
+    most = pipeline.max_requests
+    return pipeline.measure(min(number, most)).request_s * max(1.0, number / most)
+
+
+def _share_exactly(pipelines: Sequence[Pipeline], goal: ServingGoal) -> list[int]:
+    """Return the division that reaches most of the objective of those in which pipelines of a kind get the same."""
+    groups = _group(pipelines)
     numbers = range(goal.concurrency + 1)
-    return [offer.number for offer in share_offers([make_offers([each], numbers) for each in pipelines], goal)]
+    choices = [[_offer_evenly(pipelines[ranks[0]], len(ranks), each) for each in numbers] for ranks in groups]
+    shares = [0] * len(pipelines)
+    for ranks, offer in zip(groups, share_offers(choices, goal), strict=True):
+        _divide(offer.number, ranks, shares)
+    return shares
+
+
+def _level(pipelines: Sequence[Pipeline], shares: list[int]) -> list[int]:
+    """Have pipelines of a kind share what they have evenly."""
+    for ranks in _group(pipelines):
+        _divide(sum(shares[rank] for rank in ranks), ranks, shares)
+    return shares
+
+
+def _group(pipelines: Sequence[Pipeline]) -> list[list[int]]:
+    """Return the ranks of pipelines of the same kind, for each kind."""
+    groups: dict[Hashable, list[int]] = {}
+    for rank, pipeline in enumerate(pipelines):
+        groups.setdefault(pipeline.kind, []).append(rank)
+    return list(groups.values())
+
+
+def _divide(number: int, ranks: Sequence[int], shares: list[int]) -> None:
+    """Give ``number`` requests to pipelines of a kind: to each the same, or one more."""
+    for place, rank in enumerate(ranks):
+        shares[rank] = (number + len(ranks) - 1 - place) // len(ranks)
+
+
+def _offer_evenly(pipeline: Pipeline, count: int, number: int) -> RequestShare:
+    """Return what requests add that are divided among pipelines like one, at most as many as these can have."""
+    number = min(number, count * pipeline.max_requests)
+    each, more = divmod(number, count)
+    value = (count - more) * pipeline.value(each) + (more * pipeline.value(each + 1) if more else 0.0)
+    return RequestShare(number, value, None)
 
 
 def can_share_exactly(num_pipelines: int, concurrency: int) -> bool:
@@ -93,7 +170,7 @@ def _judge_by(goal: ServingGoal) -> Callable[[float, int], float]:
     return lambda value, number: value / number**2 if number else float("-inf")
 
 
-def _share_greedily(pipelines: Sequence[Pipeline], goal: ServingGoal) -> list[int]:
+def _share_greedily(pipelines: Sequence[Pipeline], goal: ServingGoal, unit: int) -> list[int]:
     """Give the next requests to the pipeline where they add most to the objective, each.
 
     One by one, this is the best division if each pipeline gains less by each further request (Fox, "Discrete
@@ -101,7 +178,6 @@ def _share_greedily(pipelines: Sequence[Pipeline], goal: ServingGoal) -> list[in
     """
     judge, concurrency = _judge_by(goal), goal.concurrency
     shares, left, total = [0] * len(pipelines), concurrency, 0.0
-    unit = max(1, concurrency // max(PORTIONS, PORTIONS_EACH * len(pipelines)))
     first = [(*pipeline.find_portion(0, unit, left), rank) for rank, pipeline in enumerate(pipelines)]
     gains = [(loss, rank, number) for loss, number, rank in first if number]
     heapify(gains)
@@ -124,7 +200,8 @@ def _share_greedily(pipelines: Sequence[Pipeline], goal: ServingGoal) -> list[in
 
 def rate_pipelines(pipelines: Sequence[Pipeline], goal: ServingGoal) -> Rating:
     """Return how good pipelines are for the objective; see `Rating`."""
-    shares = zip(pipelines, share_requests(pipelines, goal), strict=True)
+    unit = max(1, goal.concurrency // max(PORTIONS, PORTIONS_EACH * len(pipelines)))
+    shares = zip(pipelines, share_requests(pipelines, goal, unit), strict=True)
     return _rate([pipeline.measure(number) for pipeline, number in shares if number], goal)
 
 

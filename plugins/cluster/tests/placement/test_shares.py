@@ -11,6 +11,7 @@ from parallax_cluster.placement.cost_model import CostModel
 from parallax_cluster.placement.pipeline import Pipeline
 from parallax_cluster.placement.shares import (
     MOST_EXACT,
+    UNEVEN,
     can_share_exactly,
     make_offers,
     rate_offers,
@@ -47,14 +48,31 @@ def test_each_of_many_pipelines_gets_its_part_of_many_requests() -> None:
     assert total > sum(pipeline.value(1) for pipeline in make_pipelines(goal, *[0] * 200))
 
 
-def test_requests_go_where_they_add_most() -> None:
+def test_requests_go_where_they_add_most_unless_that_is_uneven_for_little() -> None:
     goal = ServingGoal(concurrency=100)
     pipelines = make_pipelines(goal, 0, 1)
     assert share_requests(pipelines, ServingGoal(concurrency=1)) == [1, 0]
     fast, slow = share_requests(pipelines, goal)
     assert fast + slow == 100
     best = max(pipelines[0].value(number) + pipelines[1].value(100 - number) for number in range(101))
-    assert pipelines[0].value(fast) + pipelines[1].value(slow) >= 0.999 * best
+    assert pipelines[0].value(fast) + pipelines[1].value(slow) >= best / (1 + UNEVEN)
+
+
+@pytest.mark.parametrize("concurrency", [1, 7, 8, 100])
+def test_pipelines_of_a_kind_get_the_same_or_one_more(concurrency: int) -> None:
+    goal = ServingGoal(concurrency=concurrency)
+    shares = share_requests(make_pipelines(goal, *[0] * 4), goal)
+    assert sum(shares) == concurrency
+    assert max(shares) - min(shares) <= 1
+
+
+def test_no_request_would_be_answered_earlier_elsewhere() -> None:
+    """Of two pipelines as fast for a few requests, where no other division is much better."""
+    goal = ServingGoal(concurrency=12)
+    pipelines = make_pipelines(goal, 0, 1)
+    fast, slow = share_requests(pipelines, goal)
+    assert fast > slow
+    assert not slow or pipelines[1].measure(slow).request_s <= pipelines[0].measure(fast + 1).request_s
 
 
 @pytest.mark.parametrize("concurrency", [4, 100])
