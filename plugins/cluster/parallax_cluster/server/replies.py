@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import msgspec
+
 from parallax_core.api import HealthState, LinkProfile
-from parallax_core.api.deployment import NodeStatus, ReplicaLimits, ReplicaStatus, StageStatus
+from parallax_core.api.deployment import NodeStatus, ReplicaStatus, StageStatus
 from parallax_core.api.dialect import ModelState, ResponseModel
 
 NodeState = Literal["serving", "loading", "idle"]
@@ -324,7 +326,7 @@ def show_replica(status: ReplicaStatus, model: str) -> ReplicaReply:
         pending_tokens=status.pending_tokens,
         losses=status.num_losses,
         hop_seconds=status.hop_s,
-        limits=_show_limits(status.limits) if status.limits else None,
+        limits=msgspec.convert(status.limits, LimitsReply, from_attributes=True) if status.limits else None,
         stages=[_show_stage(stage) for stage in status.stages],
     )
 
@@ -383,14 +385,6 @@ def _show_spare(status: NodeStatus) -> SpareReply | None:
     )
 
 
-def _show_limits(limits: ReplicaLimits) -> LimitsReply:
-    return LimitsReply(
-        max_running=limits.max_running,
-        max_waiting=limits.max_waiting,
-        max_batch_tokens=limits.max_batch_tokens,
-    )
-
-
 def _show_stage(status: StageStatus) -> StageReply:
     layers, time = status.layers, status.step_time
     return StageReply(
@@ -403,7 +397,7 @@ def _show_stage(status: StageStatus) -> StageReply:
         device=status.device or None,
         dtype=status.dtype or None,
         weight_bytes=status.weight_bytes,
-        pools=[PoolReply(kind=pool.kind, used=pool.used, total=pool.total) for pool in status.pools],
+        pools=msgspec.convert(status.pools, list[PoolReply], from_attributes=True),
         steps=status.steps,
         tokens=status.tokens,
         queued=status.queued,
