@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from importlib.machinery import PathFinder
+from importlib.metadata import Distribution
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,9 +14,9 @@ MOST_CHARACTERS = 4096
 """How much of a module is read: its docstring is at the beginning."""
 
 
-def read_summary(module: str) -> str:
-    """Return the first line of a module's docstring; empty without a docstring or source."""
-    path = find_source(module)
+def read_summary(module: str, owner: Distribution | None = None) -> str:
+    """Return the first line of a module's docstring, of a distribution; empty without a docstring or source."""
+    path = find_source(module, owner)
     if path is None:
         return ""
     with suppress(OSError, UnicodeDecodeError), path.open(encoding="utf-8") as file:
@@ -24,9 +25,11 @@ def read_summary(module: str) -> str:
     return ""
 
 
-def find_source(module: str) -> Path | None:
+def find_source(module: str, owner: Distribution | None = None) -> Path | None:
     """Return the file of a module; neither it nor its packages are imported. None: there is no such file."""
     first, *rest = module.split(".")
+    if owner and (path := Path(str(owner.locate_file(f"{'/'.join([first, *rest])}.py")))).is_file():
+        return path  # no need to look where else it might be
     with suppress(ImportError, ValueError):
         spec, name = find_spec(first), first
         for part in rest:

@@ -24,7 +24,6 @@ EXTENDED = ("models", "plugins")
 """Commands with sub-commands of other plugins: ``parallax.commands.plugins`` has those of ``parallax plugins``."""
 HEADING = "Commands of plugins"
 """The heading of commands without one of their own."""
-
 CODES = "parallax.join_codes"
 """The entry-point group of a function that returns `JoinCodes`; the distribution that forms clusters has one."""
 
@@ -74,11 +73,10 @@ def describe(points: Sequence[EntryPoint]) -> str:
 
     It is the first line of the docstring of its module, else the summary of its distribution.
     """
-    owners = [_name_distribution(point) for point in points]
-    if len(owners) > 1:
-        return f"Offered by both {' and '.join(owners)}."
-    line = read_summary(points[0].module) or _read_summary_of_distribution(points[0])
-    return f"{line} ({owners[0]})" if read_heading(points[0]) == HEADING else line
+    if len(points) > 1:
+        return f"Offered by both {' and '.join(map(_name_distribution, points))}."
+    line = read_summary(points[0].module, points[0].dist) or _read_summary_of_distribution(points[0])
+    return f"{line} ({_name_distribution(points[0])})" if read_heading(points[0]) == HEADING else line
 
 
 def examine_command(point: EntryPoint) -> PluginRecord:

@@ -203,9 +203,8 @@ def unpack_entries(entries: tuple[TensorEntry, ...], buffers: tuple[Data, ...]) 
     """Return the tensors of ``entries``, each a view of its buffer."""
     if sorted([entry.buffer for entry in entries]) != list(range(len(buffers))):
         raise BadFrame(f"its {len(entries)} tensors do not use each of its {len(buffers)} buffers once")
-    for entry in entries:
-        if entry.dtype not in ITEM_BYTES:
-            raise BadFrame(f"a tensor is {entry.dtype}, which does not pass between stages")
+    if strange := [entry.dtype for entry in entries if entry.dtype not in ITEM_BYTES]:
+        raise BadFrame(f"a tensor is {strange[0]}, which does not pass between stages")
     try:
         return tuple([Tensor(entry.dtype, entry.shape, view_bytes(buffers[entry.buffer])) for entry in entries])
     except ValueError as error:
