@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from parallax_core.api import ModelFolder, ParallaxError, Progress, SourceContext, StoredModel, UnknownName, silent
 from parallax_source_hub import gguf_download
@@ -199,7 +200,7 @@ class HubSource:
             link = self._cache.locate(name) / gguf_download.FOLDER / file.remote.name
             link.parent.mkdir(parents=True, exist_ok=True)
             link.unlink(missing_ok=True)
-            link.symlink_to(file.path)
+            _link(link, file.path)
         fetch(GgufDownload(record, self._cache, Download(_refuse, ()), progress))
 
     def _download(self, wanted: object, progress: Progress, fetch: Fetch) -> None:
@@ -226,6 +227,14 @@ class HubSource:
         except UnknownName as error:
             message = f"{name} was begun at commit {record.commit}, which the hub no longer has"
             raise ParallaxError(message, f"delete it with `parallax models rm hf:{name}` and fetch it again") from error
+
+
+def _link(link: Path, target: Path) -> None:
+    """Make a link to a file: a hard one where the system lets only administrators make others."""
+    try:
+        link.symlink_to(target)
+    except OSError:
+        link.hardlink_to(target)
 
 
 @contextmanager

@@ -144,6 +144,16 @@ def test_unknown_quantisation_lists_those_that_exist(hub: FakeHub, source: HubSo
     assert "in Q4_K_M, Q8_0, UD-Q2_K_XL" in other.value.hint
 
 
+def test_setting_that_would_be_a_download_of_its_own_is_refused(
+    hub: FakeHub, source: HubSource, tmp_path: Path
+) -> None:
+    llama = TinyLlama()
+    llama.tensors["rope_freqs.weight"] = np.ones(2**19, np.float32)
+    hub.add(NAME, {"m-F32.gguf": llama.write(tmp_path / "x.gguf").read_bytes()})
+    with pytest.raises(ParallaxError, match=r"'rope_freqs\.weight' has more than"):
+        source.fetch_without_weights(f"{NAME}:F32", silent)
+
+
 @pytest.mark.parametrize("content", [b"", b"GGUF", b"GGUF\3\0\0\0" + b"\xff" * 16, b"x" * 5000])
 def test_file_that_is_none_is_refused(hub: FakeHub, source: HubSource, content: bytes) -> None:
     hub.add(NAME, {"m-Q8_0.gguf": content})

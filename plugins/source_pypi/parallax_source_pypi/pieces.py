@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from parallax_formats.gguf import Fields, GgufFile, open_gguf
+from parallax_formats.gguf import Fields, GgufFile, damaged, open_gguf
 from parallax_source_pypi.configs import model_config
 from parallax_source_pypi.convert import write_json, write_texts
 from parallax_source_pypi.settings import Settings, read_settings
@@ -18,6 +18,8 @@ from parallax_source_pypi.tensors import READ_BEFORE, Source, match_slots
 from parallax_source_pypi.tokenizer import read_specials
 from parallax_source_pypi.treatments import Converted, convert_slot
 
+MOST_SETTING_BYTES = 2**20
+"""The most bytes of a tensor that becomes a setting; it has one number for each pair of a head."""
 Place = tuple[int, int, int]
 """Bytes of a model's files: the number of the file, from 0, the first byte and the one after the last."""
 
@@ -80,8 +82,14 @@ class Pieces:
 
 
 def list_settings(file: GgufFile) -> list[Place]:
-    """Return the bytes of tensors that `open_pieces` reads: those that become settings."""
+    """Return the bytes of tensors that `open_pieces` reads: those that become settings.
+
+    Raises:
+        ParallaxError: if they have more than `MOST_SETTING_BYTES`.
+    """
     tensors = [file.tensors[name] for name in sorted(READ_BEFORE & file.tensors.keys())]
+    if large := next((each.name for each in tensors if each.num_bytes > MOST_SETTING_BYTES), None):
+        raise damaged(f"the tensor {large!r} has more than {MOST_SETTING_BYTES} bytes")
     return [(each.number, each.start, each.start + each.num_bytes) for each in tensors]
 
 
