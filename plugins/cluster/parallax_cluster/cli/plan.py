@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -30,10 +32,13 @@ from parallax_core.api import (
     PlacementProblem,
     ServingGoal,
     UsageError,
+    silent,
 )
-from parallax_core.api.cli import PluginHost, new_app
+from parallax_core.api.cli import PluginHost, make_display, new_app
 
 app = new_app()
+MANY_NODES = 500
+"""From this number on, a plan takes seconds."""
 
 
 @app.command()
@@ -124,12 +129,13 @@ def plan(
     loading, guessed = (backend, device) if backend else None, guess_model(params, layers, active)
     policy, measured = make_placement(host, placement), measure_model(host, model, weight_bits, guessed, loading)
     problem = PlacementProblem(cluster=cluster, model=measured.demand, goal=goal)
-    plans = [_make_plan(policy, problem, "")]
+    wanted = [("", problem)]
     for change in what_if or ():
         cluster = change_cluster(cluster, change)
-        plans.append(_make_plan(policy, replace(problem, cluster=cluster), change))
+        wanted.append((change, replace(problem, cluster=cluster)))
     alone = [(change, replace(problem, cluster=change_cluster(problem.cluster, change))) for change in compare or ()]
-    compared = [_make_plan(policy, changed, change) for change, changed in alone]
+    made = list(_make_plans(policy, [*wanted, *alone]))
+    plans, compared = made[: len(wanted)], made[len(wanted) :]
     if as_json:
         shown = {"plans": plans, **({"compared": compared} if compare else {})}
         found = {name: [describe_plan(each) for each in those] for name, those in shown.items()}
@@ -162,6 +168,15 @@ def _read_objective(text: str) -> Objective:
             return text
         case _:
             raise UsageError(f"--objective is {text!r}", "choose throughput or latency")
+
+
+def _make_plans(policy: PlacementPolicy, wanted: Sequence[tuple[str, PlacementProblem]]) -> Iterator[Plan]:
+    """Yield a plan for each change, and say how far it is where that takes seconds."""
+    num_nodes = len(wanted[0][1].cluster.nodes)
+    with make_display() if num_nodes >= MANY_NODES else nullcontext(silent) as progress:
+        for number, (change, problem) in enumerate(wanted):
+            progress(f"plans for {num_nodes} nodes", number, len(wanted), "items")
+            yield _make_plan(policy, problem, change)
 
 
 def _make_plan(policy: PlacementPolicy, problem: PlacementProblem, change: str) -> Plan:

@@ -26,24 +26,21 @@ def explain_idle(problem: PlacementProblem, placement: Placement) -> dict[str, s
     estimator = PlacementEstimator(problem)
     costs, pipelines = estimator.costs, estimator.read_pipelines(placement)
     idle = [index for index, node in enumerate(problem.cluster.nodes) if node.name not in used]
-    uses = IdleUses(costs, Effort(EXPLAINING))
-    return {costs.nodes[index].name: _explain(costs, index, pipelines, uses) for index in idle}
+    uses, now = IdleUses(costs, Effort(EXPLAINING)), rate_pipelines(pipelines, problem.goal)
+    return {costs.nodes[index].name: _explain(costs, index, (pipelines, now), uses) for index in idle}
 
 
-def _explain(costs: CostModel, node: int, pipelines: list[Pipeline], uses: IdleUses) -> str:
+def _explain(costs: CostModel, node: int, rated: tuple[list[Pipeline], Rating], uses: IdleUses) -> str:
+    pipelines, now = rated
     if not can_hold(costs, node):
         parts = pairwise(costs.legal)
         needed = min(costs.weights[n] - costs.weights[m] + costs.kept[n] - costs.kept[m] for m, n in parts)
         free = format_bytes(int(costs.speeds[node].memory))
         return f"its memory of {free} is too small for a layer and one request, which take {format_bytes(int(needed))}"
-    if not pipelines:
-        gaps = _describe_gaps(costs, node, range(len(costs.nodes)))
-        return gaps or "all nodes together have too little memory for the model"
-    found = uses.find_best(node, pipelines)
+    found = uses.find_best(node, pipelines) if pipelines else None
     if not found:
-        gaps = _describe_gaps(costs, node, {each for pipeline in pipelines for each in pipeline.order})
-        return f"no pipeline has layers that fit into its memory{f', and {gaps}' if gaps else ''}"
-    best, now = found[0], rate_pipelines(pipelines, costs.goal)
+        return _explain_unfit(costs, node, pipelines, was_tried=uses.has_effort)
+    best = found[0]
     is_gain = is_better(best, now)
     if not is_gain and not is_better(now, best):
         return f"it would get none of the requests (at once: {costs.goal.concurrency}): others answer them sooner"
@@ -53,9 +50,20 @@ def _explain(costs: CostModel, node: int, pipelines: list[Pipeline], uses: IdleU
     return f"{little}with it there would be {_describe(costs, best)}, and without it there are {_describe(costs, now)}"
 
 
+def _explain_unfit(costs: CostModel, node: int, pipelines: list[Pipeline], *, was_tried: bool) -> str:
+    """Return why a node that can hold a layer has a place in no pipeline, as far as it was looked for."""
+    if pipelines and not was_tried:
+        return "it does not hold the model alone, and with so many nodes no use in other pipelines was looked for"
+    others = {each for pipeline in pipelines for each in pipeline.order} if pipelines else range(len(costs.nodes))
+    gaps = _describe_gaps(costs, node, others)
+    if not pipelines:
+        return gaps or "all nodes together have too little memory for the model"
+    return f"no pipeline has layers that fit into its memory{f', and {gaps}' if gaps else ''}"
+
+
 def _describe_gaps(costs: CostModel, node: int, others: Iterable[int]) -> str:
     """Return, in words, the missing links between a node and ``others``, by direction; empty without any."""
-    listed = sorted(others)
+    listed = sorted(others) if costs.has_gaps else []
     reached = [costs.nodes[other].name for other in listed if not costs.reaches(node, other)]
     reaching = [costs.nodes[other].name for other in listed if not costs.reaches(other, node)]
     told = [("it does not reach", reached), ("it is not reached by", reaching)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nsmallest
 
-from parallax_cluster.placement.cost_model import CostModel
+from parallax_cluster.placement.cost_model import CostModel, Speed
 from parallax_cluster.placement.linked import LinkedOrders
 from parallax_cluster.placement.pipeline import Pipeline
 from parallax_cluster.placement.ranges import Ranges, balance_ranges, shorten_ranges
@@ -29,6 +29,11 @@ class IdleUses:
         self._tables = StageTables(costs, effort)
         self._orders = LinkedOrders(costs)
 
+    @property
+    def has_effort(self) -> bool:
+        """Whether there is effort left."""
+        return self._effort.left > 0
+
     def adopt(self, pipelines: Sequence[Pipeline]) -> list[Pipeline]:
         """Return the pipelines with the idle nodes that better them, until none does or the effort is spent."""
         best, score = list(pipelines), rate_pipelines(pipelines, self._costs.goal)
@@ -36,11 +41,15 @@ class IdleUses:
         has_changed = bool(best)
         while has_changed:
             has_changed = False
-            used = {node for pipeline in best for node in pipeline.order}
+            used, tried = {node for pipeline in best for node in pipeline.order}, set[Speed]()
             for node in (node for node in able if node not in used):
+                if self._is_quick and self._effort.left <= 0 and self._costs.speeds[node] in tried:
+                    continue  # alone it would be as one like it
+                tried.add(self._costs.speeds[node])
                 if (found := self.find_best(node, best, is_hopeful=True)) and is_better(found[0], score):
                     score, best = found
                     has_changed = True
+                    tried.clear()
         return best
 
     def find_best(
@@ -66,8 +75,8 @@ class IdleUses:
         goal = self._costs.goal
         for ranges in self._list_ranges((node,), {goal.concurrency, 1}):
             yield [*pipelines, Pipeline(self._costs, *ranges)]
-        shares = share_requests(pipelines, goal)
-        for rank, (old, share) in enumerate(zip(pipelines, shares, strict=True)):
+        shares = share_requests(pipelines, goal) if self._effort.left > 0 else []
+        for rank, (old, share) in enumerate(zip(pipelines, shares, strict=False)):
             if self._effort.left <= 0:
                 break
             others, number = [*pipelines[:rank], *pipelines[rank + 1 :]], max(1, share)

@@ -2,9 +2,16 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
+from parallax_cluster.placement import idle
+from parallax_cluster.placement.cost_model import CostModel
 from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_cluster.placement.idle import explain_idle, name_some
+from parallax_cluster.placement.idle_use import IdleUses
+from parallax_cluster.placement.pipeline import Pipeline
 from parallax_cluster.placement.policy import SearchPlacement
+from parallax_cluster.placement.stage_table import Effort
 from parallax_core.contracts.placement import (
     ClusterProfile,
     LinkProfile,
@@ -78,3 +85,20 @@ def test_node_that_the_others_do_not_reach_is_explained() -> None:
 def test_some_names_are_told_and_the_number_of_the_others() -> None:
     assert name_some(list("abcdefgh")) == "a, b, c, d, e, f, g, h"
     assert name_some(list("abcdefghij")) == "a, b, c, d, e, f, g, h and 2 more"
+
+
+def test_use_that_was_not_looked_for_is_not_denied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle, "EXPLAINING", 0)
+    reasons = explain(make_node("a", 40), make_node("far", 4, site="far"), goal=ServingGoal(concurrency=8))
+    assert reasons["far"].endswith("with so many nodes no use in other pipelines was looked for")
+
+
+def test_alike_nodes_of_a_large_fleet_are_tried_once() -> None:
+    """Where no effort is left, another one like a node without use alone is not rated again."""
+    nodes = [make_node("a", 40), *(make_node(f"slow-{n}", 40, tflops=1, bandwidth_gb_s=10) for n in range(50))]
+    goal = ServingGoal(concurrency=1)
+    costs = CostModel(PlacementProblem(cluster=ClusterProfile(nodes=tuple(nodes)), model=make_model(), goal=goal))
+    effort = Effort(0)
+    alone = Pipeline(costs, (0,), (0, costs.num_layers))
+    assert IdleUses(costs, effort, is_quick=True).adopt([alone]) == [alone]
+    assert -effort.left < 2 * 10
