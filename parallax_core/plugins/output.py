@@ -35,7 +35,6 @@ def _copy_output() -> Iterator[TextIO]:
     except (AttributeError, OSError, ValueError):  # there is no standard output, or it is in memory
         yield stream
         return
-    _flush()
     own = os.fdopen(copy, "w", encoding=stream.encoding, errors=stream.errors)
     try:
         yield own

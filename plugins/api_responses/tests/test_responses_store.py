@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from parallax_api_responses import store as store_module
 from parallax_api_responses.kept_events import BLOCK
 from parallax_api_responses.store import OVERHEAD, LargeHistory, ResponseStore, StoredResponse
 from parallax_core.base.errors import ParallaxError, UnknownName
@@ -138,6 +139,17 @@ async def test_conversation_has_a_bound(store: ResponseStore) -> None:
     assert isinstance(history, bytes)
     with pytest.raises(LargeHistory):
         await store.read_history(ME, "b", 1000)
+
+
+async def test_conversation_has_so_many_turns_and_no_more(
+    store: ResponseStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "MOST_TURNS", 2)
+    await store.put(response("a"))
+    await store.put(response("b", previous="a"))
+    assert isinstance(await store.read_history(ME, "b", MOST), bytes)
+    await store.put(response("c", previous="b"))
+    assert await store.read_history(ME, "c", MOST) == "a", "the first of them that is not there"
 
 
 async def test_file_of_an_earlier_version_is_converted(tmp_path: Path, clock: Clock) -> None:

@@ -38,6 +38,7 @@ def test_commands_and_options_are_completed() -> None:
 
 def test_installation_writes_to_the_home_of_the_user(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path)}
-    assert ".bash_completions/parallax.sh" in run("--install-completion", "bash", **home)
-    run("completion", "bash", "--install", **home)
+    assert ".bash_completions/parallax.sh" in run("completion", "bash", "--install", **home)
+    assert (tmp_path / ".bashrc").read_text().count("parallax.sh") == 1
+    run("--install-completion", "bash", **home)
     assert (tmp_path / ".bashrc").read_text().count("parallax.sh") == 1

@@ -7,6 +7,7 @@ import pytest
 from parallax_core.api import Content
 from parallax_core.base.errors import BrokenPlugin, PluginConflict, UnknownName
 from parallax_core.builtin.inprocess import InProcessTransport
+from parallax_core.cli.plugin_commands import examine_command, find_commands
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 from tests.unit.plugins.site import Site
@@ -152,6 +153,22 @@ def test_plugin_for_another_api_is_incompatible_and_not_imported(
     assert found.reason.startswith(reason)
     assert found.remedy.startswith(remedy)
     assert not (site.folder / "imported").exists()
+
+
+def test_each_plugin_of_a_distribution_states_its_own_api_and_a_command_any_of_them(site: Site) -> None:
+    site.add("two", {"old_module": "", "new_module": "", "tool_module": ""})
+    site.state(
+        "two",
+        {
+            "parallax": "old = old_module\nnew = new_module",
+            "parallax.api": "0 = old_module\n1 = new_module",
+            "parallax.commands": "tool = tool_module:app",
+        },
+    )
+    host = PluginHost.discover()
+    assert [record(host, name).state for name in ("old", "new")] == ["incompatible", "loaded"]
+    [command] = find_commands()["tool"]
+    assert examine_command(command).state == "loaded"
 
 
 @pytest.mark.parametrize("name", ["off", " off , else"])

@@ -280,7 +280,12 @@ def test_process_whose_server_is_gone_ends_even_in_the_middle_of_a_template(tmp_
         assert process.wait(30) == -signal.SIGALRM
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
+        assert process.stdout is not None
         process.stdin.write(to_frame(setup))
+        process.stdin.flush()
+        assert process.stdout.read(1), "it is ready"
+        with pytest.raises(subprocess.TimeoutExpired):  # however long there is nothing to read
+            process.wait(1.1)
         process.stdin.close()
         assert process.wait(30) == 0
 

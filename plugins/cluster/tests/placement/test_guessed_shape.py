@@ -32,6 +32,12 @@ def test_weights_are_those_that_were_given_and_a_token_meets_its_share(
     assert all(0 <= layer.experts <= layer.weights for layer in demand.layers)
 
 
+def test_keys_and_values_are_those_of_eight_heads_and_no_wider_than_the_layers() -> None:
+    assert {layer.kv_width for layer in guess_shape(8_030_000_000, 32).layers} == {2 * 8 * 128}
+    small = guess_shape(100_000_000, 32)
+    assert {layer.kv_width for layer in small.layers} == {2 * round(small.hidden_size / 2)}
+
+
 def test_more_than_all_cannot_be_met() -> None:
     with pytest.raises(UsageError, match="--active is 9,000,000,000, more than --params"):
         guess_shape(8_000_000_000, 32, 9_000_000_000)

@@ -7,11 +7,23 @@ import pytest
 from parallax_cluster.node.coordinator import coordinator
 from parallax_cluster.rebalancing.rest import MoveRules
 from parallax_cluster.rebalancing.slowdown import SlowdownRules
-from parallax_core.api import Draw, LayerRange, ParallaxError, Progress, Row, SeqId, Stage
+from parallax_core.api import (
+    Draw,
+    Estimator,
+    LayerRange,
+    ParallaxError,
+    Placement,
+    PlacementProblem,
+    Progress,
+    Row,
+    SeqId,
+    Stage,
+)
 from parallax_core.contracts.placement import PlacedStage
 from parallax_core.contracts.status import PlannedMove
+from parallax_core.node.membership.loading import NodeRefused
 from parallax_core.wire.membership import Assign
-from plugins.cluster.tests.node.coordinator.planned_cluster import PlannedCluster, coordinated
+from plugins.cluster.tests.node.coordinator.planned_cluster import SEARCH, PlannedCluster, coordinated
 from tests.unit.node.cluster import TOY, Node, soon, until
 
 
@@ -307,4 +319,40 @@ async def test_nodes_that_come_back_with_their_layers_load_nothing() -> None:
         assert (tokens, finish.reason) == (TOY.continuation((1, 2), 150), "length"), finish.message
         assert cluster.places == before
         assert [len(node.loads) for node in nodes.values()] == [1, 1, 1]
+        await end(nodes)
+
+
+class FailingFirst:
+    """A placement that fails once."""
+
+    def __init__(self) -> None:
+        self.failed = 0
+
+    def place(self, problem: PlacementProblem, estimator: Estimator) -> Placement:
+        if not self.failed:
+            self.failed += 1
+            raise ZeroDivisionError
+        return SEARCH.place(problem, estimator)
+
+
+async def test_cluster_that_could_not_be_planned_is_planned_with_the_next_node() -> None:
+    policy = FailingFirst()
+    async with coordinated({"a": 9}, policy=policy) as cluster:
+        nodes = await gather(cluster, "a")
+        await until(lambda: policy.failed == 1)
+        assert cluster.places == {}
+        nodes |= await gather(cluster, "b")
+        await until(lambda: bool(cluster.users))
+        await cluster.check()
+        await end(nodes)
+
+
+async def test_node_with_a_fault_is_planned_around_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with coordinated({"a": 9, "b": 9}, min_nodes=2) as cluster:
+        nodes = await gather(cluster, *"ab")
+        await until(lambda: cluster.users == set("ab") and cluster.coordinator.move is None)
+        monkeypatch.setattr(coordinator, "LOOK_S", 60.0)
+        await asyncio.sleep(0.6)  # the look that has begun
+        cluster.coordinator.note_fault(NodeRefused("b", "it is broken"))
+        await until(lambda: cluster.users == {"a"})
         await end(nodes)
