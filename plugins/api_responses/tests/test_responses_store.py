@@ -141,17 +141,6 @@ async def test_conversation_has_a_bound(store: ResponseStore) -> None:
         await store.read_history(ME, "b", 1000)
 
 
-async def test_conversation_has_so_many_turns_and_no_more(
-    store: ResponseStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_module, "MOST_TURNS", 2)
-    await store.put(response("a"))
-    await store.put(response("b", previous="a"))
-    assert isinstance(await store.read_history(ME, "b", MOST), bytes)
-    await store.put(response("c", previous="b"))
-    assert await store.read_history(ME, "c", MOST) == "a", "the first of them that is not there"
-
-
 async def test_file_of_an_earlier_version_is_converted(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "responses.db"
     old = sqlite3.connect(path)
@@ -203,13 +192,16 @@ async def test_deleted_response_is_gone(store: ResponseStore) -> None:
     assert await store.get(ME, "a") is None
 
 
-async def test_turns_come_in_their_order(store: ResponseStore) -> None:
+async def test_turns_come_in_their_order_and_so_many(store: ResponseStore, monkeypatch: pytest.MonkeyPatch) -> None:
     await store.put(response("a"))
     await store.put(response("b", previous="a"))
     await store.put(response("c", previous="b"))
     history = await store.read_history(ME, "c", MOST)
     assert isinstance(history, bytes)
     assert msgspec.json.decode(history) == [f"{way} {name}" for name in "abc" for way in ("in", "out")]
+    for most, found in ((3, history), (2, "a")):
+        monkeypatch.setattr(store_module, "MOST_TURNS", most)
+        assert await store.read_history(ME, "c", MOST) == found
     await store.delete(ME, "a")
     assert await store.read_history(ME, "c", MOST) == "a"
 
