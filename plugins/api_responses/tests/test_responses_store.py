@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from parallax_api_responses import store as store_module
 from parallax_api_responses.kept_events import BLOCK
 from parallax_api_responses.store import OVERHEAD, LargeHistory, ResponseStore, StoredResponse
 from parallax_core.base.errors import ParallaxError, UnknownName
@@ -197,10 +196,9 @@ async def test_turns_come_in_their_order_and_so_many(store: ResponseStore, monke
     await store.put(response("b", previous="a"))
     await store.put(response("c", previous="b"))
     history = await store.read_history(ME, "c", MOST)
-    assert isinstance(history, bytes)
     assert msgspec.json.decode(history) == [f"{way} {name}" for name in "abc" for way in ("in", "out")]
     for most, found in ((3, history), (2, "a")):
-        monkeypatch.setattr(store_module, "MOST_TURNS", most)
+        monkeypatch.setattr("parallax_api_responses.store.MOST_TURNS", most)
         assert await store.read_history(ME, "c", MOST) == found
     await store.delete(ME, "a")
     assert await store.read_history(ME, "c", MOST) == "a"
