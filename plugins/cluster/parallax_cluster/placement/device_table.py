@@ -50,7 +50,7 @@ class Kind(NamedTuple):
 KINDS = (
     Kind(
         "GeForce",
-        Efficiency(flops_efficiency=0.75),
+        Efficiency(flops_efficiency=0.75, bandwidth_efficiency=0.78),
         {
             "GTX1080Ti": (11, 11.3, 484),
             "RTX2060": (6, 25.8, 336),
@@ -204,7 +204,7 @@ KINDS = (
     ),
     Kind(
         "large Apple",
-        Efficiency(flops_efficiency=0.58, bandwidth_efficiency=0.58, step_s=0.0005, layer_s=0.00005),
+        Efficiency(flops_efficiency=0.58, bandwidth_efficiency=0.6, step_s=0.0005, layer_s=0.00005),
         {
             "M1Max": ((64, 32), 10.4, 400),
             "M2Max": ((64, 32, 96), 13.6, 400),
