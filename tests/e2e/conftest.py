@@ -19,7 +19,8 @@ import pytest
 from filelock import FileLock
 
 from parallax_transport_zmq.keyring import Keyring
-from tests.e2e.tiny import SPLIT, write_tiny
+from tests.e2e.tiny import SPLIT, TINY, write_tiny
+from tests.support.tiny_adapters import make_matrices, merge, write_adapter
 from tests.unit.cli.command_here import run_here
 
 ROOT = Path(__file__).parents[2]
@@ -209,3 +210,44 @@ def author_bin(bin_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def find_site(folder: Path) -> Path:
     """Return the site-packages folder of a virtual environment."""
     return Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
+
+
+ADAPTED = {f"layers.{layer}.{name}": shape for layer in range(TINY.layers) for name, shape in TINY.shapes.items()}
+"""The modules that adapters change."""
+
+
+@dataclass
+class AdapterFiles:
+    """A model, its adapters, and the model with each of these merged into it."""
+
+    model: Path
+    adapters: list[Path]
+    merged: Path
+
+
+@pytest.fixture(scope="session")
+def adapter_files(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> AdapterFiles:
+    """Return a small model with adapters."""
+    folder = tmp_path_factory.mktemp("adapters")
+    model = write_tiny(folder / "model", model_folder)
+    adapters = [
+        write_adapter(folder / f"{seed}", make_matrices(ADAPTED, rank, seed, std=0.3), r=rank)
+        for seed, rank in enumerate((4, 8, 3))
+    ]
+    return AdapterFiles(model, adapters, merge(model, adapters[1], folder / "merged"))
+
+
+@pytest.fixture
+def serve(model_home: Path, tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Return a function that starts a server of a model, which is ended after the test."""
+    servers: list[Server] = []
+    home = make_home(tmp_path / "home", model_home)
+
+    def start(model: Path, *args: str, **changes: str) -> Server:
+        log = tmp_path / f"{len(servers)}.log"
+        servers.append(start_server(home, log, *args, model=str(model), **changes))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.end(signal.SIGTERM)

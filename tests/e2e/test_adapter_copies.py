@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import PARALLAX, Server, environment, make_home
-from tests.e2e.test_adapters import PROMPTS, Files, post, stream
+from tests.e2e.conftest import PARALLAX, AdapterFiles, Server, environment, make_home
+from tests.e2e.test_adapters import PROMPTS, post, stream
 from tests.e2e.test_join import make_code, run
 from tests.e2e.test_workers import wait_until
 from tests.e2e.tiny import NUM_LAYERS
@@ -54,9 +54,9 @@ def list_copies(home: Path) -> set[str]:
 
 @pytest.mark.nightly
 def test_adapter_reaches_stages_of_other_machines_and_one_that_takes_over(
-    homes: dict[str, Path], files: Files, tmp_path: Path
+    homes: dict[str, Path], adapter_files: AdapterFiles, tmp_path: Path
 ) -> None:
-    model, adapters = files.model, files.adapters
+    model, adapters = adapter_files.model, adapter_files.adapters
     with ExitStack() as stack:
         layers = f"0-{CUT},{CUT}-{NUM_LAYERS}"
         listen = ("--layers", layers, "--listen", "tcp://127.0.0.1:0", "--port", "0", "--dtype", "float32")
@@ -77,7 +77,7 @@ def test_adapter_reaches_stages_of_other_machines_and_one_that_takes_over(
         assert sorted(map(len, parts)) == [CUT, NUM_LAYERS - CUT], "each has its own layers"
         assert not set.intersection(*parts)
 
-        wanted = answer_merged(homes["server"], files.merged, tmp_path / "merged.log")
+        wanted = answer_merged(homes["server"], adapter_files.merged, tmp_path / "merged.log")
         assert stream(server, "mine", PROMPTS[0]) == wanted
         assert stream(server, "before", PROMPTS[0]) != wanted
 

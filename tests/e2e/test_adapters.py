@@ -8,61 +8,22 @@ import signal
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import anthropic
+import numpy as np
 import openai
-import pytest
 
-from tests.e2e.conftest import Server, make_home, start_server
-from tests.e2e.tiny import TINY, write_tiny
-from tests.support.tiny_adapters import make_matrices, merge, write_adapter
+from tests.e2e.conftest import AdapterFiles, Server
+from tests.support.tiny_adapters import make_matrices, write_adapter
 
 PROMPTS = ("The capital of France is", "Once upon a time", "One, two, three")
-LAYERS = [f"layers.{layer}" for layer in range(TINY.layers)]
-SIZES = {f"{layer}.{name}": shape for layer in LAYERS for name, shape in TINY.shapes.items()}
 STAGES = ("--backend", "torch", "--stages", "3", "--dtype", "float32")
 LENGTH = 40
 WAIT_S = 60
-
-
-@dataclass
-class Files:
-    """A model, its adapters, and the model with each of these merged into it."""
-
-    model: Path
-    adapters: list[Path]
-    merged: Path
-
-
-@pytest.fixture(scope="module")
-def files(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Files:
-    folder = tmp_path_factory.mktemp("adapters")
-    model = write_tiny(folder / "model", model_folder)
-    adapters = [
-        write_adapter(folder / f"{seed}", make_matrices(SIZES, rank, seed, std=0.3), r=rank)
-        for seed, rank in enumerate((4, 8, 3))
-    ]
-    return Files(model, adapters, merge(model, adapters[1], folder / "merged"))
-
-
-@pytest.fixture
-def serve(model_home: Path, tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """Return a function that starts a server of a model, which is ended after the test."""
-    servers: list[Server] = []
-    home = make_home(tmp_path / "home", model_home)
-
-    def start(model: Path, *args: str, **changes: str) -> Server:
-        log = tmp_path / f"{len(servers)}.log"
-        servers.append(start_server(home, log, *args, model=str(model), **changes))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.end(signal.SIGTERM)
 
 
 def post(server: Server, path: str, **body: Any) -> tuple[int, str]:
@@ -103,23 +64,29 @@ def ask_all(server: Server, models: Sequence[str]) -> list[str]:
 
 
 def test_adapters_are_models_of_their_names_and_survive_the_loss_of_a_stage(
-    serve: Callable[..., Server], files: Files
+    serve: Callable[..., Server], adapter_files: AdapterFiles
 ) -> None:
-    merged = serve(files.merged, "--backend", "torch", "--dtype", "float32")
+    merged = serve(adapter_files.merged, "--backend", "torch", "--dtype", "float32")
     wanted = [stream(merged, "", prompt) for prompt in PROMPTS]
-    server = serve(files.model, *STAGES, "--adapter", f"first={files.adapters[0]}")
+    server = serve(adapter_files.model, *STAGES, "--adapter", f"first={adapter_files.adapters[0]}")
     name = get(server, "/models")["data"][0]["id"]
     assert [(each["id"], each.get("parent")) for each in get(server, "/models")["data"]] == [
         (name, None),
         ("first", name),
     ]
 
-    assert post(server, "/load_lora_adapter", lora_name="second", lora_path=str(files.adapters[1]))[0] == 200
-    assert post(server, "/load_lora_adapter", lora_name="third", lora_path=str(files.adapters[2]))[0] == 200
+    assert post(server, "/load_lora_adapter", lora_name="second", lora_path=str(adapter_files.adapters[1]))[0] == 200
+    assert post(server, "/load_lora_adapter", lora_name="third", lora_path=str(adapter_files.adapters[2]))[0] == 200
     found = ask_all(server, ["second", name, "first", "third"])
     assert found[:3] == wanted  # as merged, beside three others
     assert len(set(found)) == len(found)
-    assert get(server, "/models/second")["root"] == str(files.adapters[1])
+    assert get(server, "/models/second")["root"] == str(adapter_files.adapters[1])
+
+    with anthropic.Anthropic(base_url=server.url.removesuffix("/v1"), api_key="none") as client:
+        hello: Any = [{"role": "user", "content": "Hello"}]
+        texts = [client.messages.create(model=each, max_tokens=8, messages=hello) for each in ("second", name)]
+    assert [text.model for text in texts] == ["second", name]
+    assert texts[0].content != texts[1].content
 
     again = ask_all(server, ["second", name])  # whose prompts are in the prefix cache, by adapter
     assert again == found[:6]
@@ -134,10 +101,12 @@ def test_adapters_are_models_of_their_names_and_survive_the_loss_of_a_stage(
     assert ask_all(server, [name]) == found[3:6]
 
 
-def test_name_that_is_loaded_anew_finds_no_pages_of_the_old_adapter(serve: Callable[..., Server], files: Files) -> None:
-    server = serve(files.model, "--backend", "torch", "--dtype", "float32")
+def test_name_that_is_loaded_anew_finds_no_pages_of_the_old_adapter(
+    serve: Callable[..., Server], adapter_files: AdapterFiles
+) -> None:
+    server = serve(adapter_files.model, "--backend", "torch", "--dtype", "float32")
     found = []
-    for path in files.adapters[:2]:
+    for path in adapter_files.adapters[:2]:
         status, _ = post(server, "/load_lora_adapter", lora_name="mine", lora_path=str(path), load_inplace=True)
         assert status == 200
         found.append([stream(server, "mine", PROMPTS[0]) for _ in range(2)])
@@ -145,22 +114,35 @@ def test_name_that_is_loaded_anew_finds_no_pages_of_the_old_adapter(serve: Calla
 
 
 def test_adapters_that_cannot_be_used_are_refused_with_the_field(
-    serve: Callable[..., Server], files: Files, tmp_path: Path
+    serve: Callable[..., Server], adapter_files: AdapterFiles, tmp_path: Path
 ) -> None:
-    server = serve(files.model, *STAGES, "--set", "max_waiting=8")
+    server = serve(adapter_files.model, *STAGES, "--set", "max_waiting=8")
     name = get(server, "/models")["data"][0]["id"]
     other = write_adapter(tmp_path / "other", make_matrices({"layers.4.mlp.up_proj": (96, 63)}))
     beyond = write_adapter(tmp_path / "beyond", make_matrices({"layers.4.mlp.experts.1.up_proj": (96, 64)}))
     high = write_adapter(tmp_path / "high", make_matrices({"layers.0.mlp.up_proj": (96, 64)}, rank=300), r=300)
+    million = write_adapter(tmp_path / "million", make_matrices({"layers.0.mlp.up_proj": (96, 64)}), r=10**6)
+    wrong = {key: np.full_like(each, np.nan) for key, each in make_matrices({"layers.0.mlp.up_proj": (96, 64)}).items()}
+    endless = write_adapter(tmp_path / "endless", wrong)
+    pickled = write_adapter(tmp_path / "pickled", {})
+    (pickled / "adapter_model.safetensors").rename(pickled / "adapter_model.bin")
+    linked = write_adapter(tmp_path / "linked", {})
+    (linked / "adapter_model.safetensors").unlink()
+    (linked / "adapter_model.safetensors").symlink_to(adapter_files.adapters[0] / "adapter_model.safetensors")
     bodies: list[tuple[dict[str, Any], str, str]] = [
+        ({"lora_path": str(million)}, "lora_path", "the rank 1000000; it must be between"),
+        ({"lora_path": str(endless)}, "lora_path", "numbers that are not finite"),
+        ({"lora_path": str(pickled)}, "lora_path", "adapter_model.bin is a pickle"),
+        ({"lora_path": str(linked)}, "lora_path", "is not a regular file in"),
+        ({"lora_path": "someone/adapter"}, "lora_path", "not fetched from a hub"),
         ({"lora_path": str(other)}, "lora_path", "up_proj has 64 inputs and 96 outputs in this model"),
         ({"lora_path": str(beyond)}, "lora_path", "experts.1.up_proj, which takes no adapters"),
         ({"lora_path": str(high)}, "lora_path", "the rank 300; at most 256"),
         ({"lora_path": str(tmp_path / "none")}, "lora_path", "there is no adapter_config.json"),
-        ({"lora_path": str(files.adapters[0]), "lora_name": name}, "lora_name", "the name of a model"),
-        ({"lora_path": str(files.adapters[0]), "lora_name": "a b"}, "lora_name", "no name for an adapter"),
-        ({"lora_path": str(files.adapters[0]), "base_model_name": "x"}, "base_model_name", "does not exist"),
-        ({"lora_path": str(files.adapters[0]), "pin": True}, "pin", "pin"),
+        ({"lora_path": str(adapter_files.adapters[0]), "lora_name": name}, "lora_name", "the name of a model"),
+        ({"lora_path": str(adapter_files.adapters[0]), "lora_name": "a b"}, "lora_name", "no name for an adapter"),
+        ({"lora_path": str(adapter_files.adapters[0]), "base_model_name": "x"}, "base_model_name", "does not exist"),
+        ({"lora_path": str(adapter_files.adapters[0]), "pin": True}, "pin", "pin"),
         ({}, "lora_path", "lora_path"),
     ]
     for body, field, message in bodies:
@@ -173,11 +155,13 @@ def test_adapters_that_cannot_be_used_are_refused_with_the_field(
     assert post(server, "/completions", model=name, prompt="x", max_tokens=1)[0] == 200
 
 
-def test_least_recently_used_adapter_makes_room(serve: Callable[..., Server], files: Files) -> None:
-    server = serve(files.model, "--backend", "torch", "--dtype", "float32", PARALLAX_ADAPTERS__MAX_ADAPTERS="2")
+def test_least_recently_used_adapter_makes_room(serve: Callable[..., Server], adapter_files: AdapterFiles) -> None:
+    server = serve(adapter_files.model, "--backend", "torch", "--dtype", "float32", PARALLAX_ADAPTERS__MAX_ADAPTERS="2")
 
     def load(name: str, number: int, **fields: Any) -> int:
-        return post(server, "/load_lora_adapter", lora_name=name, lora_path=str(files.adapters[number]), **fields)[0]
+        return post(
+            server, "/load_lora_adapter", lora_name=name, lora_path=str(adapter_files.adapters[number]), **fields
+        )[0]
 
     def names() -> list[str]:
         return [each["id"] for each in get(server, "/models")["data"]][1:]
@@ -193,10 +177,12 @@ def test_least_recently_used_adapter_makes_room(serve: Callable[..., Server], fi
     assert names() == ["c", "b"]
 
 
-def test_adapters_come_and_go_under_load_without_harm(serve: Callable[..., Server], files: Files) -> None:
-    server = serve(files.model, *STAGES)
+def test_adapters_come_and_go_under_load_without_harm(
+    serve: Callable[..., Server], adapter_files: AdapterFiles
+) -> None:
+    server = serve(adapter_files.model, *STAGES)
     name, over = get(server, "/models")["data"][0]["id"], time.monotonic() + 8
-    post(server, "/load_lora_adapter", lora_name="steady", lora_path=str(files.adapters[1]))
+    post(server, "/load_lora_adapter", lora_name="steady", lora_path=str(adapter_files.adapters[1]))
     wanted = {model: stream(server, model, PROMPTS[1]) for model in (name, "steady")}
 
     def work(model: str) -> int:
@@ -211,7 +197,12 @@ def test_adapters_come_and_go_under_load_without_harm(serve: Callable[..., Serve
         loads = 0
         while time.monotonic() < over:
             assert (
-                post(server, "/load_lora_adapter", lora_name="brief", lora_path=str(files.adapters[loads % 2 * 2]))[0]
+                post(
+                    server,
+                    "/load_lora_adapter",
+                    lora_name="brief",
+                    lora_path=str(adapter_files.adapters[loads % 2 * 2]),
+                )[0]
                 == 200
             )
             assert post(server, "/unload_lora_adapter", lora_name="brief")[0] == 200

@@ -52,6 +52,9 @@ class HasLayers(Protocol):
     def layers(self) -> LayerRange:
         """The layers."""
 
+    def prepare(self, key: str, /) -> None:
+        """Make ready for an adapter that is here, in any thread."""
+
 
 class LocalLayers:
     """The layers of this process that take adapters, and the heads from which they get them. Safe for all threads."""
@@ -75,6 +78,13 @@ class LocalLayers:
             heads = [head for head in self._heads if head.has(key)]
         for head in heads:
             _wait(head.loop, head.fetch(key), MISSING_S)
+
+    def prepare(self, key: str) -> None:
+        """Make ready for an adapter that is here, in another thread than those of stages."""
+        with self._lock:
+            holders = list(self._holders)
+        for holder in holders:
+            holder.prepare(key)
 
     def list_missing(self, store: AdapterStore, key: str) -> list[str]:
         """Return the names of the files of an adapter that this process needs and the machine lacks."""
@@ -138,6 +148,7 @@ class HeadCopies:
             for name in missing:
                 chunks = await self._fetch_file(key, name, store.list_files(key)[name].size)
                 await asyncio.to_thread(store.put, key, name, chunks)
+            await asyncio.to_thread(self._layers.prepare, key)
 
     async def close(self) -> None:
         """Fetch nothing more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 from parallax_adapters.copies import LAYERS
@@ -35,7 +36,7 @@ class EngineAdapters:
         self._sizes: dict[str, tuple[int, ...]] = {}
         self._checked: dict[str, Path] = {}
 
-    def prepare(self) -> None:
+    def open(self) -> None:
         """Read the sizes of the model, and wait for the adapters that are loaded; not on an event loop."""
         for path in self._model.glob("*.safetensors"):
             for each in find_locations(path):
@@ -43,6 +44,11 @@ class EngineAdapters:
                 if module is not None and each.name.endswith(".weight"):
                     self._sizes[module[1]] = tuple(each.shape) if each.kind in PLAIN else ()
         LAYERS.add(self)
+
+    def prepare(self, key: str) -> None:
+        """Write the files of an adapter ahead; `find` tells what is wrong with it."""
+        with suppress(InvalidRequest):
+            self.find(key)
 
     def find(self, key: str) -> Path:
         """Return the folder of an adapter, with ``adapter_config.json`` and ``adapter_model.safetensors``.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from parallax_adapters.copies import LAYERS
@@ -16,16 +18,24 @@ MOST_KEPT = 64
 """Adapters that a stage keeps in memory, unless more are in use; a server loads fewer by default."""
 
 
+MOST_PREPARED = 4
+"""Adapters that are converted ahead."""
+
+
 class KeptAdapters(Generic[T]):
     """The adapters of loaded layers, which all stages of these layers share; belongs to their thread.
 
     Args:
         convert: returns what a backend keeps of an adapter, given its matrices by module.
         layers: the layers; what an adapter changes in them and `sizes` does not have, is refused.
+        any_thread: whether ``convert`` may run in any thread, while the stages compute in theirs.
     """
 
-    def __init__(self, convert: Callable[[Mapping[str, LowRank]], T], layers: LayerRange) -> None:
-        self._convert, self.layers = convert, layers
+    def __init__(
+        self, convert: Callable[[Mapping[str, LowRank]], T], layers: LayerRange, *, any_thread: bool = False
+    ) -> None:
+        self._convert, self.layers, self._any_thread = convert, layers, any_thread
+        self._prepared: deque[tuple[str, T]] = deque(maxlen=MOST_PREPARED)
         self.sizes: dict[str, tuple[int, int]] = {}
         """The inputs and outputs of each module that takes adapters, by its name from its layer on."""
         self.list_users: list[Callable[[], Iterable[str]]] = []
@@ -36,6 +46,15 @@ class KeptAdapters(Generic[T]):
         """By key, why an adapter could not be loaded."""
         LAYERS.add(self)  # before they serve, the adapters that are loaded come
 
+    def prepare(self, key: str) -> None:
+        """Convert an adapter ahead, so that `load` takes no time; it tells what is wrong with the adapter.
+
+        Call it in another thread than that of the layers, and once their stages are open.
+        """
+        if self._any_thread and self.list_users and key not in self.loaded:
+            with suppress(Exception):
+                self._prepared.append((key, self._convert(self._read(key))))
+
     def load(self, key: str) -> bool:
         """Load an adapter unless it is loaded, and drop others; a failure is kept for `check`.
 
@@ -44,7 +63,7 @@ class KeptAdapters(Generic[T]):
         """
         found = self.loaded.pop(key, None)
         try:
-            self.loaded[key] = self._convert(self._read(key)) if found is None else found
+            self.loaded[key] = self._take_prepared(key) or self._convert(self._read(key)) if found is None else found
             self._faults.pop(key, None)
         except ParallaxError as error:
             self._faults[key] = error.message
@@ -67,6 +86,13 @@ class KeptAdapters(Generic[T]):
             reason = self._faults.get(key, "it is not loaded")
             at_fault = [seq for seq, other in rows if other == key]
             raise BackendFailed(f"the adapter {key} cannot be used: {reason}", "load it again", at_fault)
+
+    def _take_prepared(self, key: str) -> T | None:
+        found = next((each for each in list(self._prepared) if each[0] == key), None)
+        if found is not None:
+            with suppress(ValueError):  # another one took its place just now
+                self._prepared.remove(found)
+        return None if found is None else found[1]
 
     def _read(self, key: str) -> Mapping[str, LowRank]:
         """Return the matrices of an adapter that belong to these layers, checked against theirs."""

@@ -9,6 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Mapping
 
+from parallax_adapters.copies import LAYERS
 from parallax_adapters.limits import AdapterLimits, Wish
 from parallax_adapters.places import fetched
 from parallax_adapters.settings import AdapterSettings
@@ -73,7 +74,7 @@ class AdapterRegistry:
             InvalidRequest: if the model cannot use it; the message says why.
             Unavailable: if the model does not answer now.
         """
-        await self._sharing.spread(adapter.key)
+        await asyncio.gather(self._sharing.spread(adapter.key), asyncio.to_thread(LAYERS.prepare, adapter.key))
         base = self._models.get(adapter.model_id)
         if base.hosted is None:
             raise base.describe_absence()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,10 @@ class Holder:
     """What has layers."""
 
     layers: LayerRange
+    prepared: list[str] = field(default_factory=list)
+
+    def prepare(self, key: str) -> None:
+        self.prepared.append(key)
 
 
 class End:
@@ -121,6 +125,7 @@ async def test_nodes_get_their_layers_only(machines: Machines) -> None:
         await machines.head.spread(key)
         assert first.has(key, one.layers)
         assert not first.has(key, LayerRange(2, 3))
+        assert one.prepared == two.prepared == [key]
         assert second.open(key, two.layers).modules.keys() == set(list(SIZES)[2:])
         pieces = [message for message in link.sent if isinstance(message, AdapterPiece)]
         assert {piece.name for piece in pieces} == {f"layer-{n}.safetensors" for n in (0, 1)} | {"adapter_config.json"}

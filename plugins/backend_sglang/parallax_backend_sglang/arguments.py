@@ -26,6 +26,8 @@ CPU_ROWS = 32
 DEVICE = re.compile(r"cuda(?::(\d{1,3}))?")
 LEAST_FRACTION = 0.01
 """The least share of the free memory that SGLang is given."""
+MOST_LORAS = 64
+"""The most LoRA adapters that SGLang keeps; the least recently used make room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,9 @@ def choose_device(name: str, settings: SglangSettings, *, has_cuda: bool) -> Dev
     if device.is_cpu and settings.tensor_parallel > 1:
         message = f"sglang.tensor_parallel is {settings.tensor_parallel}, and on a CPU it must be 1"
         raise Unsupported(message, "leave it out, or use a machine with GPUs")
+    if device.is_cpu and settings.max_loras:
+        message = f"sglang.max_loras is {settings.max_loras}, and SGLang's adapters need pinned memory, as CUDA has it"
+        raise Unsupported(message, "leave it out, or serve adapters with --backend torch, mlx or vllm")
     if device.is_cpu and settings.quantization:
         message = f"sglang.quantization is {settings.quantization!r}, and its kernels have no CPU build"
         raise Unsupported(message, "leave it out, or use a machine with GPUs")
@@ -82,9 +87,15 @@ def make_arguments(plan: EnginePlan, settings: SglangSettings, device: Device) -
         "chunked_prefill_size": plan.max_batch_tokens,
     }
     found |= {name: value for name, value in chosen.items() if value}
-    if settings.lora:
-        found["lora_paths"] = list(settings.lora)
-    return found | (_choose_for_cpu(plan, settings) if device.is_cpu else {})
+    if settings.max_loras:
+        found |= {
+            "enable_lora": True,
+            "max_loras_per_batch": settings.max_loras,
+            "max_loaded_loras": max(MOST_LORAS, settings.max_loras),
+            "max_lora_rank": settings.max_lora_rank,
+            "lora_target_modules": ["all"],
+        }
+    return found | (_choose_for_cpu(plan) if device.is_cpu else {})
 
 
 def choose_dtype(model: Path, dtype: DType) -> DType:
@@ -119,7 +130,7 @@ def read_architecture(config: Mapping[str, Any]) -> str:
     return str(names[0]) if isinstance(names, list) and names else ""
 
 
-def _choose_for_cpu(plan: EnginePlan, settings: SglangSettings) -> dict[str, Any]:
+def _choose_for_cpu(plan: EnginePlan) -> dict[str, Any]:
     """Return what SGLang needs on a CPU without kernels of its own."""
     found: dict[str, Any] = {
         "disable_overlap_schedule": True,
@@ -127,7 +138,7 @@ def _choose_for_cpu(plan: EnginePlan, settings: SglangSettings) -> dict[str, Any
         "max_running_requests": plan.max_running or CPU_ROWS,
         "mem_fraction_static": choose_fraction(plan, Machine().free_memory()),
     }
-    return found | ({"lora_backend": "torch_native"} if settings.lora else {})
+    return found
 
 
 def choose_fraction(plan: EnginePlan, free: int | None) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from parallax_adapters.engines import EngineAdapters
 from parallax_backend_sglang.arguments import Device, choose_device, make_arguments, read_architecture
 from parallax_backend_sglang.engine import EngineLoad, SglangEngine
 from parallax_backend_sglang.families import check_cpu
@@ -29,7 +30,8 @@ class SglangBackend:
         if device.is_cpu:
             check_cpu(plan.model)
         message = LoadEngine(read_architecture(read_config(plan.model)), make_arguments(plan, settings, device))
-        load = EngineLoad(message, frozenset(settings.adapters), describe_device(device), plan.progress)
+        adapters = EngineAdapters(plan.model, settings.max_lora_rank) if settings.max_loras else None
+        load = EngineLoad(message, adapters, describe_device(device), plan.progress)
         return SglangEngine(load, partial(ChildProcess, on_cpu=device.is_cpu, threads=choose_threads(settings)))
 
     def open_stage(self, plan: StagePlan) -> RemoteStage:

@@ -59,8 +59,8 @@ def list_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of `sglang.Engine.async_generate` for the options of a request.
 
     Args:
-        options: ``priority``, ``salt`` and ``adapter``; and ``logprobs`` and ``prompt_logprobs``, the number of best
-            tokens at each position, or None for no log-probabilities.
+        options: ``priority``, ``salt``, and ``adapter`` with its ``folder``; and ``logprobs`` and ``prompt_logprobs``,
+            the number of best tokens at each position, or None for no log-probabilities.
     """
     found = {"priority": options["priority"]}
     if options["salt"]:

@@ -18,7 +18,7 @@ Interface = Mapping[str, Sequence[str]]
 """Objects of SGLang, and the parameters, fields or attributes that each must have."""
 
 ENGINE: Interface = {
-    "sglang.srt.entrypoints.engine:Engine": ("get_server_info",),
+    "sglang.srt.entrypoints.engine:Engine": ("get_server_info", "async_load_lora_adapter"),
     "sglang.srt.entrypoints.engine:Engine.async_generate": (
         *("input_ids", "sampling_params", "stream", "rid", "priority", "cache_salt", "lora_path"),
         *("return_logprob", "logprob_start_len", "top_logprobs_num"),
@@ -34,7 +34,8 @@ ENGINE: Interface = {
             "disable_overlap_schedule",
             "sleep_on_idle",
         ),
-        *("disable_radix_cache", "lora_paths", "lora_backend", "log_level", "incremental_streaming_output"),
+        *("disable_radix_cache", "log_level", "incremental_streaming_output"),
+        *("enable_lora", "max_loras_per_batch", "max_loaded_loras", "max_lora_rank", "lora_target_modules"),
         *("enable_priority_scheduling", "schedule_low_priority_values_first", "disable_priority_preemption"),
     ),
     "sglang.srt.sampling.sampling_params:SamplingParams": (
@@ -115,6 +116,17 @@ async def read_load(engine: Any) -> Load:  # noqa: ANN401
     loads = await engine.tokenizer_manager.get_loads()
     names = ("num_running_reqs", "num_waiting_reqs", "num_used_tokens", "max_total_num_tokens")
     return Load(*(sum(getattr(load, name) for load in loads) for name in names))
+
+
+async def load_adapter(engine: Any, name: str, folder: str) -> None:  # noqa: ANN401
+    """Load a LoRA adapter.
+
+    Raises:
+        BackendFailed: if SGLang cannot load it.
+    """
+    result = await engine.async_load_lora_adapter(name, folder)
+    if not result.success:
+        raise BackendFailed(f"the adapter cannot be loaded: {str(result.error_message)[:500]}")
 
 
 def unlink_shared_memory(engine: Any) -> None:  # noqa: ANN401

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
 
+from parallax_adapters.engines import EngineAdapters
 from parallax_backend_sglang.fields import HONOURED, MAX_ANSWERS, MAX_LOGPROBS, check_fields, list_sampling
 from parallax_backend_sglang.frames import (
     PHASES,
@@ -32,6 +33,7 @@ from parallax_core.api import (
     EngineInfo,
     EngineStats,
     Health,
+    InvalidRequest,
     PoolUse,
     Progress,
     Request,
@@ -50,8 +52,8 @@ class EngineLoad:
     """What an engine loads."""
 
     message: LoadEngine
-    adapters: frozenset[str]
-    """The names of the LoRA adapters."""
+    adapters: EngineAdapters | None
+    """Finds the LoRA adapters of requests; None: SGLang takes none."""
     device: str
     progress: Progress
 
@@ -107,11 +109,12 @@ class SglangEngine:
         """Submit a request; see `Engine.submit`."""
         if self._health.state != "ready" or self._writer is None:
             raise Unavailable(f"the engine is {self._health.state}", self._health.reason)
-        check_fields(request, self._load.adapters)
+        check_fields(request)
+        folder = self._find_adapter(request.adapter) if request.adapter else ""
         stream = AnswerStream(request, [next(self._numbers) for _ in range(request.n)], self._abort)
         for number in stream.numbers:
             self._streams[number] = stream
-            self._send(_make_generate(request, number))
+            self._send(_make_generate(request, number, folder))
         self._stats = replace(self._stats, prompt_tokens=self._stats.prompt_tokens + len(request.prompt))
         return stream
 
@@ -123,7 +126,20 @@ class SglangEngine:
         """Return what the engine has done, and its load as SGLang last stated it; see `Measured`."""
         return (self._stats,)
 
+    def _find_adapter(self, key: str) -> str:
+        """Return the folder of an adapter.
+
+        Raises:
+            InvalidRequest: if it is not here, or not for this model.
+        """
+        if self._load.adapters is None:
+            message = "this engine takes no adapters: max_loras of [sglang] is 0"
+            raise InvalidRequest(message, "adapter", "an operator can allow some with PARALLAX_SGLANG__MAX_LORAS=4")
+        return str(self._load.adapters.find(key))
+
     async def _open(self) -> None:
+        if self._load.adapters is not None:
+            await asyncio.to_thread(self._load.adapters.open)
         self._child = child = self._start_child()
         reader, self._writer = await asyncio.open_connection(sock=child.link)
         self._send(self._load.message)
@@ -227,11 +243,12 @@ class SglangEngine:
                 await writer.wait_closed()
 
 
-def _make_generate(request: Request, number: int) -> Generate:
+def _make_generate(request: Request, number: int, folder: str) -> Generate:
     options = {
         "priority": request.priority,
         "salt": request.salt,
         "adapter": request.adapter,
+        "folder": folder,
         "logprobs": request.logprobs,
         "prompt_logprobs": request.prompt_logprobs,
     }

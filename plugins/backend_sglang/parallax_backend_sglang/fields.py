@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from typing import Any
 
 from parallax_core.api import InvalidRequest, Request, RequestField, Sampling
@@ -33,16 +32,13 @@ ADJUSTED = ("presence_penalty", "frequency_penalty", "logit_bias")
 """Fields of `Sampling` after which SGLang computes the log-probabilities that it reports."""
 
 
-def check_fields(request: Request, adapters: Collection[str]) -> None:
+def check_fields(request: Request) -> None:
     """Refuse what SGLang cannot do as the fields of a request are defined.
 
     Raises:
         InvalidRequest: naming the field.
     """
     sampling = request.sampling
-    if request.adapter and request.adapter not in adapters:
-        known = ", ".join(sorted(adapters)) or "none"
-        raise InvalidRequest(f"there is no adapter {request.adapter!r}; loaded: {known}", "adapter")
     for name in ("presence_penalty", "frequency_penalty"):
         if abs(value := getattr(sampling, name)) > PENALTY:
             raise InvalidRequest(f"{name} is {value}; with SGLang it must be from -{PENALTY:g} to {PENALTY:g}", name)

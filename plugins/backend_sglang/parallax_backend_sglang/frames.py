@@ -25,8 +25,6 @@ class LoadEngine(msgspec.Struct, frozen=True, tag=0, array_like=True):
     """The architecture in the model's config.json."""
     arguments: dict[str, Any]
     """The arguments of `sglang.Engine`."""
-    adapters: bool = False
-    """Whether LoRA adapters are loaded."""
 
 
 class Generate(msgspec.Struct, frozen=True, tag=1, array_like=True):

@@ -8,6 +8,7 @@ import multiprocessing
 import multiprocessing.connection
 import socket
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 from parallax_backend_sglang import compat
@@ -58,6 +59,8 @@ class EngineServer:
         self._link = link
         self._eos = compat.find_eos_ids(engine)
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._adapters: dict[str, asyncio.Task[None]] = {}
+        """By key, what loads each LoRA adapter."""
         self._stopped: set[int] = set()
         self._batch: list[Chunk] = []
         self._sending = threading.Lock()
@@ -98,6 +101,7 @@ class EngineServer:
         try:
             if number in self._stopped:
                 return
+            await self._load_adapter(asked.options)
             stream = await self._engine.async_generate(
                 input_ids=list(asked.prompt),
                 sampling_params=trimmer.sampling,
@@ -118,6 +122,15 @@ class EngineServer:
         finally:
             self._stopped.discard(number)
             del self._tasks[number]
+
+    async def _load_adapter(self, options: Mapping[str, Any]) -> None:
+        """Load the LoRA adapter of a request, once."""
+        if key := options["adapter"]:
+            loading = self._adapters.get(key)
+            if loading is None or (loading.done() and loading.exception() is not None):
+                loading = asyncio.create_task(compat.load_adapter(self._engine, key, options["folder"]))
+                self._adapters[key] = loading
+            await asyncio.shield(loading)
 
     def _put(self, chunk: Chunk) -> None:
         if not self._batch:

@@ -37,10 +37,10 @@ class SglangSettings:
     threads: Annotated[
         int, Meta(description="On a CPU, the threads that compute; 0: one for each core of this process.")
     ] = 0
-    lora: Annotated[
-        tuple[str, ...],
-        Meta(description="LoRA adapters that requests may name, each as NAME=FOLDER, separated by commas."),
-    ] = ()
+    max_loras: Annotated[
+        int, Meta(description="The most LoRA adapters in one batch; 0: SGLang takes none, which costs it nothing.")
+    ] = 0
+    max_lora_rank: Annotated[int, Meta(description="The largest rank of a LoRA adapter.")] = 16
     log_level: Annotated[
         Literal["error", "warning", "info", "debug"], Meta(description="The least severe messages of SGLang to log.")
     ] = "error"
@@ -49,19 +49,11 @@ class SglangSettings:
         """Check the values that types do not restrict.
 
         Raises:
-            ValueError: if a number is out of range, or an adapter is not of the form NAME=FOLDER.
+            ValueError: if a number is out of range.
         """
-        for name, least in (("context_length", 0), ("max_total_tokens", 0), ("threads", 0), ("tensor_parallel", 1)):
+        leasts = {"context_length": 0, "max_total_tokens": 0, "threads": 0, "max_loras": 0}
+        for name, least in (leasts | {"tensor_parallel": 1, "max_lora_rank": 1}).items():
             if (value := getattr(self, name)) < least:
                 raise ValueError(f"{name} is {value}, and must be {least} or more")
         if not 0 <= self.mem_fraction_static < 1:
             raise ValueError(f"mem_fraction_static is {self.mem_fraction_static}, and must be from 0 to below 1")
-        for text in self.lora:
-            name, _, folder = text.partition("=")
-            if not (name and folder):
-                raise ValueError(f"lora has {text!r}, which is not of the form NAME=FOLDER")
-
-    @property
-    def adapters(self) -> dict[str, str]:
-        """The folder of each LoRA adapter, by name."""
-        return dict(text.split("=", 1) for text in self.lora)

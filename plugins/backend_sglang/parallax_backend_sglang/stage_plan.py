@@ -77,8 +77,8 @@ def check_settings(settings: SglangSettings) -> None:
     """
     if settings.tensor_parallel > 1:
         raise Unsupported("a stage on SGLang computes on one GPU, not by tensor_parallel", HINT)
-    if settings.lora:
-        raise Unsupported("a stage on SGLang has no LoRA adapters", HINT)
+    if settings.max_loras:
+        raise Unsupported("a stage on SGLang takes no LoRA adapters: max_loras is for whole models", HINT)
     if settings.mem_fraction_static:
         raise Unsupported("a stage on SGLang takes memory by memory_fraction, not by mem_fraction_static", HINT)
     if settings.prefix_caching == "off":

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from parallax_adapters.engines import EngineAdapters
 from parallax_backend_sglang import process
 from parallax_backend_sglang.engine import EngineLoad, SglangEngine
 from parallax_backend_sglang.frames import LoadEngine
@@ -36,10 +37,9 @@ def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "CHILD", [str(FAKE)])
 
 
-def make_engine(architecture: str = "Fake", reports: Reports | None = None, adapters: tuple[str, ...] = ()) -> Any:
-    load = EngineLoad(
-        LoadEngine(architecture, {}), frozenset(adapters), "somewhere", Reports() if reports is None else reports
-    )
+def make_engine(architecture: str = "Fake", reports: Reports | None = None, *, adapters: bool = False) -> Any:
+    found = EngineAdapters(FAKE.parent, 8) if adapters else None
+    load = EngineLoad(LoadEngine(architecture, {}), found, "somewhere", Reports() if reports is None else reports)
     return SglangEngine(load, lambda: ChildProcess(on_cpu=True, threads=1))
 
 
@@ -80,7 +80,7 @@ def list_folders() -> list[str]:
 
 async def test_engine_reports_its_start_and_describes_itself() -> None:
     reports = Reports()
-    async with running(reports=reports, adapters=("a",)) as engine:
+    async with running(reports=reports, adapters=True) as engine:
         assert reports == [(0, 2), (1, 2), (2, 2)]
         assert (engine.info.device, engine.info.seed, engine.info.context_length) == ("somewhere", "none", 64)
         assert "adapter" in engine.info.honours
@@ -209,11 +209,11 @@ async def test_stop_ends_streams_and_the_process(capsys: pytest.CaptureFixture[s
 async def test_request_that_sglang_cannot_serve_as_asked_is_refused_by_name(
     changes: dict[str, Any], param: str
 ) -> None:
-    async with running(adapters=("a",)) as engine:
+    async with running(adapters=True) as engine:
         with pytest.raises(InvalidRequest) as caught:
             engine.submit(make_request(**changes))
         assert caught.value.param == param
-        assert (await read(engine, make_request(adapter="a")))[-1].finish is not None
+        assert (await read(engine, make_request()))[-1].finish is not None
 
 
 WORKER = """

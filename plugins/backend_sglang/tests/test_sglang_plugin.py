@@ -83,7 +83,7 @@ def test_environment_on_a_cpu_gets_sglang_without_packages_of_cuda() -> None:
         ({"tensor_parallel": 0}, "tensor_parallel"),
         ({"threads": -1}, "threads"),
         ({"mem_fraction_static": 1.0}, "mem_fraction_static"),
-        ({"lora": ("fast",)}, "lora"),
+        ({"max_loras": -1}, "max_loras"),
     ],
 )
 def test_setting_out_of_range_is_refused_by_name(options: dict[str, Any], name: str) -> None:
@@ -96,6 +96,7 @@ def test_setting_out_of_range_is_refused_by_name(options: dict[str, Any], name: 
     [
         ("", SglangSettings(tensor_parallel=2), "tensor_parallel"),
         ("cpu", SglangSettings(quantization="fp8"), "quantization"),
+        ("cpu", SglangSettings(max_loras=2), "max_loras is 2, and SGLang's adapters need pinned memory"),
         ("cuda", SglangSettings(), "CUDA"),
         ("cuda:1", SglangSettings(), "CUDA"),
         ("mps", SglangSettings(), "mps"),
@@ -122,7 +123,7 @@ def test_settings_reach_sglang(model: Path) -> None:
         max_total_tokens=1024,
         tensor_parallel=2,
         quantization="fp8",
-        lora=("a=/x",),
+        max_loras=2,
         prefix_caching="off",
         mem_fraction_static=0.7,
     )
@@ -139,7 +140,11 @@ def test_settings_reach_sglang(model: Path) -> None:
         "quantization": "fp8",
         "max_running_requests": 5,
         "chunked_prefill_size": 256,
-        "lora_paths": ["a=/x"],
+        "enable_lora": True,
+        "max_loras_per_batch": 2,
+        "max_loaded_loras": 64,
+        "max_lora_rank": 16,
+        "lora_target_modules": ["all"],
         "disable_radix_cache": True,
         "mem_fraction_static": 0.7,
         "skip_tokenizer_init": True,
@@ -149,8 +154,8 @@ def test_settings_reach_sglang(model: Path) -> None:
 
 
 def test_arguments_on_a_cpu_need_no_kernels(model: Path) -> None:
-    found = make_arguments(EnginePlan(model=model), SglangSettings(lora=("a=/x",)), CPU)
-    assert found["attention_backend"] == found["lora_backend"] == "torch_native"
+    found = make_arguments(EnginePlan(model=model), SglangSettings(), CPU)
+    assert found["attention_backend"] == "torch_native"
     assert (found["device"], found["sampling_backend"]) == ("cpu", "pytorch")
 
 

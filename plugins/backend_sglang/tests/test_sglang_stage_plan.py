@@ -41,7 +41,7 @@ def make_plan(model: Path, **changes: Any) -> StagePlan:
     ("settings", "word"),
     [
         (SglangSettings(tensor_parallel=2), "tensor_parallel"),
-        (SglangSettings(lora=("mine=adapters/mine",)), "LoRA"),
+        (SglangSettings(max_loras=1), "LoRA"),
         (SglangSettings(mem_fraction_static=0.5), "mem_fraction_static"),
         (SglangSettings(prefix_caching="off"), "prefix_caching"),
     ],

@@ -156,7 +156,7 @@ class AdapterTable:
 
     def __init__(self, layers: LayerRange, device: torch.device, dtype: torch.dtype) -> None:
         self._device, self._dtype = device, dtype
-        self.kept = KeptAdapters(self._convert, layers)
+        self.kept = KeptAdapters(self._convert, layers, any_thread=True)
         self.batch: AdapterBatch | None = None
         """The adapters of the current step; None in a step without."""
         self._matrices: list[Sequence[ModulePart]] = []

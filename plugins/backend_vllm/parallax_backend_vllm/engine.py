@@ -78,7 +78,7 @@ class VllmEngine:
             raise Unavailable(STOPPED)
         try:
             if self._settings.max_loras:
-                await asyncio.to_thread(self._adapters.prepare)
+                await asyncio.to_thread(self._adapters.open)
             if self._needs_empty:
                 self._empty = self._adapters.write_empty(Path(tempfile.mkdtemp(prefix="parallax-vllm-")))
             with report_time(self._plan.progress):
