@@ -163,11 +163,12 @@ def _open_weights(plan: StagePlan, shape: Shape) -> Loading:
         check_cuts(plan.shape, selection.layers)
     file = open_file(plan.model, selection, plan.progress, is_exact=_read_options(plan).weights == "float32")
     factory = choose_factory(plan, _read_options(plan), file.tensors.values(), has_codes=bool(file.coded))
+    file.keeps_codes = factory.keeps_blocks and factory.device.type == "cpu" and plan.dtype != "float32"
     needed, room = estimate_bytes(file, factory), find_room(factory.device)
     if needed > room:
         message = f"the weights of {plan.model.name} take {format_bytes(needed)}, and {format_bytes(room)} are free"
         raise ParallaxError(message, "close other programs, choose a smaller model, or PARALLAX_TORCH__WEIGHTS=int8")
-    if file.coded:
+    if any(file.find_kind(name) is None for name in file.coded):
         logger.info("weights dequantised model=%s to=%s", plan.model.name, describe_device(factory))
     return Loading(plan, shape, selection, Weights(file, factory))
 

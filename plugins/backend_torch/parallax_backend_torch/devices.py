@@ -11,7 +11,6 @@ import torch
 
 from parallax_backend_torch.device_kernels import DEVICE_KERNELS
 from parallax_backend_torch.gpu_claim import GpuClaim, claim_gpu
-from parallax_backend_torch.kernels.ggml import LAYOUTS
 from parallax_backend_torch.kernels.library import choose_kernels, describe_kernels, find_library, set_threads
 from parallax_backend_torch.layer_factory import LayerFactory
 from parallax_backend_torch.settings import TorchSettings
@@ -173,7 +172,7 @@ def _choose_kept(settings: TorchSettings, *, narrow: bool) -> torch.dtype:
 
 
 def _choose_bytes(file: TensorFile, name: str, factory: LayerFactory) -> float:
-    form = file.forms.get(name)
-    if form is None or not factory.keeps_blocks or factory.device.type != "cpu":
+    kind = file.find_kind(name)
+    if kind is None or not factory.keeps_blocks or factory.device.type != "cpu":
         return factory.item_bytes
-    return KIND_BYTES[LAYOUTS[form].kind]
+    return KIND_BYTES[kind]

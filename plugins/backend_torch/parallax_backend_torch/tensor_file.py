@@ -14,7 +14,7 @@ import torch
 from parallax_backend_torch.adapters import ModulePart
 from parallax_backend_torch.config import Config
 from parallax_backend_torch.kernels.ggml import FORMS, LAYOUTS, Form, find_layout, read_blocks
-from parallax_backend_torch.kernels.quantize import Quantized, join_rows
+from parallax_backend_torch.kernels.quantize import GROUP, Quantized, join_rows
 from parallax_backend_torch.kernels.rows import BlockRows, Rows, TensorRows, WeightKind
 from parallax_core.api import (
     LayerRange,
@@ -26,7 +26,7 @@ from parallax_core.api import (
     read_tensors,
     silent,
 )
-from parallax_formats import Matrix, group_tensors
+from parallax_formats import Grid, Matrix, group_tensors
 from parallax_sampling_torch.tensors import read_tensor
 
 NAME = re.compile(r"(?:model\.|backbone\.)?(?:language_model\.)?(?:model\.)?((?:layers\.(\d+)|\w+)\..*)")
@@ -39,6 +39,8 @@ EMBEDDINGS = frozenset(["embed_tokens", "embeddings"])
 AFTER = frozenset(["norm", "norm_f", "embedding_norm", "final_layernorm", "lm_head"])
 """The first words of the names of tensors that come after the layers in every family."""
 MATRIX = 2
+CODE_BITS = 4
+"""The bits of a code of int4."""
 MISFIT = "the files may be incomplete, or of another model: fetch the model again"
 CODED_HINT = "choose another backend, or the model in full precision"
 
@@ -148,6 +150,8 @@ class TensorFile:
         self.tensors, self.forms, self.coded, self.left_out = stored.plain, stored.forms, stored.coded, left_out
         self.names = frozenset(stored.plain) | frozenset(stored.coded)
         """The names of all tensors."""
+        self.keeps_codes = False
+        """Whether codes that the kernels have products for stay codes."""
         self.left = set(self.names)
         """The names of tensors that were not requested yet."""
         self.total = sum(
@@ -173,9 +177,17 @@ class TensorFile:
         """Return the rows of a matrix, over the memory of its file; raises as `view` does."""
         self._request(name)
         if name in self.coded:
-            return CodedRows(self.coded[name])
+            matrix = self.coded[name]
+            return GridRows(matrix) if self.find_kind(name) else CodedRows(matrix)
         view, form = read_tensor(self.tensors[name]), self.forms.get(name)
         return BlockRows(view, form, self.read_shape(name)[1]) if form else TensorRows(view.flatten(0, -2))
+
+    def find_kind(self, name: str) -> WeightKind | None:
+        """Return the kind in which a matrix stays codes; None: it becomes floats."""
+        if form := self.forms.get(name):
+            return LAYOUTS[form].kind
+        is_kept = self.keeps_codes and name in self.coded and len(self.coded[name].shape) == MATRIX
+        return "int4" if is_kept and has_products(self.coded[name].grid) else None
 
     def read_whole(self, name: str) -> torch.Tensor:
         """Return a copy of a tensor on the CPU, as it is stored, or in float32; raises as `view` does."""
@@ -252,6 +264,40 @@ class CodedRows:
 
 
 @dataclass(frozen=True, slots=True)
+class GridRows:
+    """`Rows` of a weight that is stored as several tensors, as codes; scales and offsets are rounded to float16."""
+
+    matrix: Matrix
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs and inputs."""
+        return self.matrix.num_rows, self.matrix.shape[-1]
+
+    def read(self, start: int, stop: int) -> Quantized:
+        """Return some of the rows.
+
+        Raises:
+            Unsupported: if float16 does not hold a scale or an offset.
+        """
+        grid, found = self.matrix.grid, self.matrix.read_codes(start, stop)
+        assert grid is not None, "it has products"
+        scale, low = (
+            torch.from_numpy(each).half().repeat_interleave(grid.group // GROUP, 1)
+            for each in (found.scales.copy(), found.lows.copy())
+        )
+        if not (scale.isfinite().all() and low.isfinite().all()):
+            what = f"the scales of {self.matrix.parts.stem} are too large for float16"
+            raise Unsupported(what, "compute with floats: --dtype float32")
+        return Quantized(torch.from_numpy(found.codes), scale, low)
+
+
+def has_products(grid: Grid | None) -> bool:
+    """Return whether the kernels multiply with codes of such a form: of at most 4 bits in groups of whole 32."""
+    return grid is not None and grid.bits <= CODE_BITS and grid.group > 0 and grid.group % GROUP == 0
+
+
+@dataclass(frozen=True, slots=True)
 class StackedRows:
     """`Rows` of one matrix of a stack, such as that of an expert."""
 
@@ -292,7 +338,7 @@ class FileRows:
     @property
     def stored(self) -> WeightKind | None:
         """The kind that blocks are converted to; None if a matrix does not have blocks."""
-        kinds = {LAYOUTS[form].kind if (form := self._file.forms.get(name)) else None for name in self._names}
+        kinds = {self._file.find_kind(name) for name in self._names}
         if None in kinds:
             return None
         return "int4" if kinds == {"int4"} else "int8"

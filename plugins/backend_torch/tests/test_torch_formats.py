@@ -6,13 +6,14 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from parallax_core.api import Answer, LayerRange, ParallaxError, StagePlan, Unsupported
+from parallax_core.api import Answer, Drawn, DType, LayerRange, ParallaxError, StagePlan, Unsupported
 from parallax_core.testing.checks.chain import Chain
 from parallax_formats import group_tensors
 from tests.support.checkpoints import save_family
@@ -55,6 +56,33 @@ def test_answers_are_those_of_the_floats(plain: Path, tmp_path: Path, method: st
     assert len({str(answer) for answer in wanted}) == len(PROMPT)
     assert score(coded, WHOLE) == wanted
     assert score(coded, LayerRange(0, 1), LayerRange(1, LAYERS)) == wanted
+
+
+@pytest.mark.parametrize("method", ["mlx", "awq", "compressed-tensors"])
+def test_codes_of_four_bits_stay_codes_unless_floats_are_asked_for(plain: Path, tmp_path: Path, method: str) -> None:
+    coded, floats = write_pair(plain, tmp_path, method)
+    sizes, answers = [], []
+    for folder, dtype in ((floats, "float32"), (coded, "float32"), (coded, "auto")):
+        stage = TorchBackend().open_stage(StagePlan(model=folder, dtype=cast("DType", dtype), memory_fraction=0.01))
+        sizes.append(stage.info.weight_bytes)
+        with Chain([stage]) as chain:
+            answers.append(chain.trace(chain.open(len(PROMPT)), PROMPT))
+    assert sizes[0] == sizes[1] > 4 * sizes[2]
+    wanted, exact, near = ([each for each in found if isinstance(each, Drawn)] for found in answers)
+    assert exact == wanted
+    for ours, theirs in zip(near, wanted, strict=True):
+        assert ours.tokens == theirs.tokens
+        assert ours.logprobs == pytest.approx(theirs.logprobs, abs=0.02)
+        assert [value for _, value in ours.top] == pytest.approx([value for _, value in theirs.top], abs=0.02)
+
+
+def test_scales_too_large_for_codes_are_refused_by_name(plain: Path, tmp_path: Path) -> None:
+    coded, _ = write_pair(plain, tmp_path, "compressed-tensors")
+    tensors = load_file(coded / "model.safetensors")
+    tensors["model.layers.0.mlp.up_proj.weight_scale"] *= 1e8
+    save_file(tensors, coded / "model.safetensors")
+    with pytest.raises(Unsupported, match=r"scales of model\.layers\.0\.mlp\.up_proj are too large"):
+        TorchBackend().open_stage(StagePlan(model=coded, memory_fraction=0.01))
 
 
 PUBLISHED = {

@@ -1,6 +1,6 @@
 """Reads quantised weights of model folders as float32, exactly. A library, not a plugin."""
 
-from parallax_formats.matrix import Matrix, Parts
+from parallax_formats.matrix import Grid, Matrix, Parts
 from parallax_formats.schemes import ACTIVATIONS, FORMATS, GGUF, Format, find_settings, group_tensors, name_method
 
 __all__ = [
@@ -8,6 +8,7 @@ __all__ = [
     "FORMATS",
     "GGUF",
     "Format",
+    "Grid",
     "Matrix",
     "Parts",
     "find_settings",

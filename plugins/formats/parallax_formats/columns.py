@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parallax_formats.matrix import MATRIX, Matrix
+from parallax_formats.matrix import MATRIX, Codes, Grid, Matrix
 from parallax_formats.numbers import WORD_BITS, Array, Floats, unpack, unpack_between
 
 AWQ_BITS = 4
@@ -41,6 +41,19 @@ class Awq(Matrix):
         group = self.shape[1] // len(scales)
         found = (codes - np.repeat(zeros, group, axis=0)) * np.repeat(scales, group, axis=0)
         return np.ascontiguousarray(found[:, start - first * AWQ_WORD : stop - first * AWQ_WORD].T)
+
+    @property
+    def grid(self) -> Grid:
+        """See `Matrix.grid`."""
+        return Grid(AWQ_BITS, self.shape[1] // self.parts.shape("scales")[0])
+
+    def read_codes(self, start: int, stop: int) -> Codes:
+        """See `Matrix.read_codes`."""
+        first, end = start // AWQ_WORD, -(-stop // AWQ_WORD)
+        part = slice(start - first * AWQ_WORD, stop - first * AWQ_WORD)
+        codes, zeros = (self._unpack(word, first, end)[:, part].T for word in ("qweight", "qzeros"))
+        scales = self.parts.widen("scales", (slice(None), slice(start, stop))).T
+        return Codes(np.ascontiguousarray(codes.astype(np.uint8)), scales, -zeros * scales)
 
     def _unpack(self, word: str, first: int, end: int) -> Floats:
         words = self.parts.view(word)[:, first:end]
@@ -81,6 +94,20 @@ class Gptq(Matrix):
         zeros = unpack_between(self.parts.view("qzeros"), self.bits, start, stop).astype(np.float32)
         groups, scales = self._find_groups(), self.parts.widen("scales", (slice(None), slice(start, stop)))
         return (codes - (zeros + self.adds_one).T[:, groups]) * scales.T[:, groups]
+
+    @property
+    def grid(self) -> Grid | None:
+        """See `Matrix.grid`."""
+        size = self.shape[1] // self.parts.shape("scales")[0]
+        is_plain = bool((self._find_groups() == np.arange(self.shape[1]) // max(1, size)).all())
+        return Grid(self.bits, size) if is_plain else None
+
+    def read_codes(self, start: int, stop: int) -> Codes:
+        """See `Matrix.read_codes`."""
+        words = np.ascontiguousarray(self.parts.view("qweight")[:, start:stop].T)
+        zeros = unpack_between(self.parts.view("qzeros"), self.bits, start, stop).astype(np.float32) + self.adds_one
+        scales = self.parts.widen("scales", (slice(None), slice(start, stop))).T
+        return Codes(unpack(words, self.bits, self.shape[1]).astype(np.uint8), scales, -zeros.T * scales)
 
     def _find_groups(self) -> Array:
         if "g_idx" in self.parts.tensors:

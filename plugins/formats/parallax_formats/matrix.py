@@ -61,6 +61,28 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
+class Grid:
+    """The form of a weight that is scale * code + low, in groups of inputs that follow one another."""
+
+    bits: int
+    """Of a code, from 0 on."""
+    group: int
+    """Inputs of a group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """Rows of a weight with a `Grid`."""
+
+    codes: Array
+    """uint8 [rows, in]."""
+    scales: Floats
+    """[rows, groups]."""
+    lows: Floats
+    """[rows, groups]."""
+
+
+@dataclass(frozen=True, slots=True)
 class Matrix(ABC):
     r"""A weight of shape [\*, out, in]; a stack of matrices, such as those of experts, has more axes."""
 
@@ -71,6 +93,15 @@ class Matrix(ABC):
     @abstractmethod
     def read(self, start: int, stop: int) -> Floats:
         """Return rows ``start`` to ``stop`` in float32, [rows, in]; the rows of a stack are counted through."""
+
+    @property
+    def grid(self) -> Grid | None:
+        """The form of its codes, if `read_codes` gives them."""
+        return None
+
+    def read_codes(self, start: int, stop: int) -> Codes:
+        """Return rows ``start`` to ``stop`` as codes; only with a `grid`."""
+        raise NotImplementedError(f"{type(self).__name__} of {self.parts.stem} has no grid: {start} to {stop}")
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parallax_formats.matrix import MATRIX, Matrix
+from parallax_formats.matrix import MATRIX, Codes, Grid, Matrix
 from parallax_formats.numbers import (
     E2M1,
     E4M3,
@@ -47,11 +47,21 @@ class Affine(Matrix):
         """The bits of a code."""
         return self.parts.shape("weight")[-1] * WORD_BITS // self.shape[-1]
 
+    @property
+    def grid(self) -> Grid:
+        """See `Matrix.grid`."""
+        return Grid(self.bits, self.group)
+
+    def read_codes(self, start: int, stop: int) -> Codes:
+        """See `Matrix.read_codes`."""
+        words, scales, biases = (self._rows(word, start, stop) for word in ("weight", "scales", "biases"))
+        return Codes(unpack(words, self.bits, self.shape[-1]).astype(np.uint8), scales, biases)
+
     def read(self, start: int, stop: int) -> Floats:
         """See `Matrix.read`."""
-        words, scales, biases = (self._rows(word, start, stop) for word in ("weight", "scales", "biases"))
-        codes = unpack(words, self.bits, self.shape[-1]).astype(np.float32).reshape(len(words), -1, self.group)
-        return (codes * scales[..., None] + biases[..., None]).reshape(len(words), -1)
+        found = self.read_codes(start, stop)
+        codes = found.codes.astype(np.float32).reshape(len(found.codes), -1, self.group)
+        return (codes * found.scales[..., None] + found.lows[..., None]).reshape(len(codes), -1)
 
     def _rows(self, word: str, start: int, stop: int) -> Array:
         values = self.parts.view(word)
@@ -121,11 +131,25 @@ class PackedIntegers(Matrix):
         """See `Matrix.read`."""
         codes = unpack(self.parts.view("weight_packed")[start:stop], self.bits, self.shape[1]).astype(np.float32)
         groups, scales = self._find_groups(), self.parts.widen("weight_scale", slice(start, stop))
-        zeros = np.full_like(scales, 2 ** (self.bits - 1))
+        return (codes - self._read_zeros(start, stop)[:, groups]) * scales[:, groups]
+
+    @property
+    def grid(self) -> Grid | None:
+        """See `Matrix.grid`."""
+        groups = self.parts.shape("weight_scale")[1]
+        return None if "weight_g_idx" in self.parts.tensors else Grid(self.bits, self.shape[1] // groups)
+
+    def read_codes(self, start: int, stop: int) -> Codes:
+        """See `Matrix.read_codes`."""
+        codes = unpack(self.parts.view("weight_packed")[start:stop], self.bits, self.shape[1]).astype(np.uint8)
+        scales = self.parts.widen("weight_scale", slice(start, stop))
+        return Codes(codes, scales, -self._read_zeros(start, stop) * scales)
+
+    def _read_zeros(self, start: int, stop: int) -> Floats:
         if "weight_zero_point" in self.parts.tensors:
             packed = self.parts.view("weight_zero_point").T
-            zeros = unpack_between(packed, self.bits, start, stop).T.astype(np.float32)
-        return (codes - zeros[:, groups]) * scales[:, groups]
+            return unpack_between(packed, self.bits, start, stop).T.astype(np.float32)
+        return np.full((stop - start, self.parts.shape("weight_scale")[1]), 2 ** (self.bits - 1), np.float32)
 
     def _find_groups(self) -> Array:
         if "weight_g_idx" in self.parts.tensors:

@@ -5,7 +5,7 @@ A format is a row of `FORMATS`: which tensors a weight is made of, and what read
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,11 @@ class Format:
     """The dtypes that its numbers may have; empty: any."""
     bits: Callable[[str, Settings], int] = lambda _stem, _settings: 8
     """Returns the bits of a code of the layer of a name, as far as config.json tells."""
+
+    scales: str = ""
+    """The word of the scales of groups, if its codes may be steps of a scale; see `Matrix.grid`."""
+    is_even: Callable[[Container[str], Settings], bool] = lambda _words, _settings: True
+    """Returns whether they are, by the words of a weight's tensors."""
 
     def takes(self, words: Mapping[str, str]) -> bool:
         """Return whether the tensors of a layer, the dtype of each by its word, are a weight in this format."""
@@ -155,7 +160,16 @@ FORMATS: dict[str, tuple[Format, ...]] = {
         ),
     ),
     "fbgemm_fp8": (SCALED,),
-    "awq": (Format("AWQ", "qweight", frozenset(["qzeros", "scales"]), _read_awq, bits=lambda _stem, _settings: 4),),
+    "awq": (
+        Format(
+            "AWQ",
+            "qweight",
+            frozenset(["qzeros", "scales"]),
+            _read_awq,
+            bits=lambda _stem, _settings: 4,
+            scales="scales",
+        ),
+    ),
     "gptq": (
         Format(
             "GPTQ",
@@ -164,6 +178,8 @@ FORMATS: dict[str, tuple[Format, ...]] = {
             _read_gptq,
             may_have=frozenset(["g_idx"]),
             bits=lambda _stem, settings: _take_bits(settings),
+            scales="scales",
+            is_even=lambda _words, settings: not settings.get("desc_act"),
         ),
     ),
     "compressed-tensors": (
@@ -176,6 +192,8 @@ FORMATS: dict[str, tuple[Format, ...]] = {
             may_have=frozenset(["weight_zero_point", "weight_g_idx"]),
             dtypes=frozenset(["int32"]),
             bits=lambda _stem, settings: _take_bits(find_group(settings)),
+            scales="weight_scale",
+            is_even=lambda words, _settings: "weight_g_idx" not in words,
         ),
         Format(
             "packed floats",
@@ -208,6 +226,8 @@ FORMATS: dict[str, tuple[Format, ...]] = {
             may_have=frozenset(["biases"]),
             dtypes=frozenset(["uint32"]),
             bits=lambda stem, settings: _take_bits(_find_own(stem, settings)),
+            scales="scales",
+            is_even=lambda words, _settings: "biases" in words,
         ),
     ),
 }

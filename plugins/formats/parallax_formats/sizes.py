@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from parallax_core.api import LoadedSize, ModelShape, Part, StagePlan, read_config
 from parallax_core.api.source import TensorLocation, find_locations, read_index
+from parallax_formats.matrix import Grid
 from parallax_formats.schemes import FORMATS, GGUF, Format, Settings, find_group, find_settings, name_method
 
 MATRIX = 2
@@ -61,6 +62,8 @@ class StoredWeight:
     """The type of the blocks of a GGUF file; empty: it is of another one."""
     is_matrix: bool = True
     """Whether it is more than a vector."""
+    grid: Grid | None = None
+    """The form of its codes, if they are steps of a scale."""
     is_expert: bool = False
     """Whether it belongs to experts that tokens are routed to."""
 
@@ -194,7 +197,10 @@ def _list_dtypes(words: Mapping[str, TensorLocation]) -> dict[str, str]:
 def _count_codes(one: Format, stem: str, words: Mapping[str, TensorLocation], settings: Settings) -> StoredWeight:
     bits = one.bits(stem, settings)
     total = sum(len(location) for word, location in words.items() if word in one.list_words())
-    return StoredWeight(len(words[one.codes]) * 8 // bits, total)
+    numbers, scales = len(words[one.codes]) * 8 // bits, words.get(one.scales)
+    is_grid = scales is not None and len(scales.shape) == MATRIX and one.is_even(words, settings)
+    grid = Grid(bits, numbers // max(1, math.prod(scales.shape))) if scales is not None and is_grid else None
+    return StoredWeight(numbers, total, grid=grid)
 
 
 def _describe_tensor(location: TensorLocation, types: Mapping[str, str]) -> StoredWeight | None:

@@ -10,7 +10,7 @@ import pytest
 from mlx_lm.utils import _transform_awq_weights
 
 from parallax_core.api import ParallaxError, Tensor, Unsupported
-from parallax_formats import group_tensors
+from parallax_formats import Grid, Matrix, group_tensors
 from parallax_formats.numbers import Array
 
 ROWS, INPUTS, GROUP = 40, 96, 32
@@ -39,6 +39,8 @@ def test_awq_is_read_as_mlx_lm_reads_it() -> None:
     assert matrix.shape == (ROWS, INPUTS)
     np.testing.assert_allclose(matrix.read(0, ROWS), wanted, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(matrix.read(3, 21), matrix.read(0, ROWS)[3:21])
+    assert matrix.grid == Grid(4, GROUP)
+    np.testing.assert_allclose(spread_codes(matrix, 3, 21), matrix.read(3, 21), rtol=1e-6, atol=1e-6)
 
 
 def pack(codes: Array, bits: int) -> Array:
@@ -69,6 +71,17 @@ def test_gptq(bits: int, version: str, ordered: bool) -> None:
     wanted = (codes - zeros[order] - (version == "gptq")) * scales.astype(np.float32)[order]
     np.testing.assert_array_equal(matrix.read(0, rows), wanted.T.astype(np.float32))
     np.testing.assert_array_equal(matrix.read(3, 21), wanted.T[3:21].astype(np.float32))
+    assert matrix.grid == (Grid(bits, GROUP) if ordered else None)
+    if ordered:
+        np.testing.assert_allclose(spread_codes(matrix, 3, 21), wanted.T[3:21], rtol=1e-6, atol=1e-6)
+
+
+def spread_codes(matrix: Matrix, start: int, stop: int) -> Array:
+    """Return what the codes of some rows stand for."""
+    found = matrix.read_codes(start, stop)
+    codes = found.codes.reshape(*found.scales.shape, -1)
+    values: Array = (codes * found.scales[..., None] + found.lows[..., None]).reshape(len(codes), -1)
+    return values
 
 
 @pytest.mark.parametrize(
