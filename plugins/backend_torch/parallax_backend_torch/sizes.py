@@ -55,7 +55,7 @@ def _weigh_on_cpu(plan: StagePlan, settings: TorchSettings, stored: Sequence[Sto
             layout = import_module("parallax_backend_torch.kernels.ggml").LAYOUTS.get(weight.form)
             return (KIND_BYTES[layout.kind] if layout else item) * weight.numbers
         if weight.grid and settings.weights == "auto" and plan.dtype != "float32":
-            has_products = import_module("parallax_backend_torch.tensor_file").has_products
+            has_products = import_module("parallax_backend_torch.grid_rows").has_products
             return (KIND_BYTES["int4"] if has_products(weight.grid) else item) * weight.numbers
         return (item if weight.is_matrix else VECTOR_BYTES) * weight.numbers
 

@@ -13,8 +13,9 @@ import torch
 
 from parallax_backend_torch.adapters import ModulePart
 from parallax_backend_torch.config import Config
+from parallax_backend_torch.grid_rows import GridRows, has_products
 from parallax_backend_torch.kernels.ggml import FORMS, LAYOUTS, Form, find_layout, read_blocks
-from parallax_backend_torch.kernels.quantize import GROUP, Quantized, join_rows
+from parallax_backend_torch.kernels.quantize import Quantized, join_rows
 from parallax_backend_torch.kernels.rows import BlockRows, Rows, TensorRows, WeightKind
 from parallax_core.api import (
     LayerRange,
@@ -26,7 +27,7 @@ from parallax_core.api import (
     read_tensors,
     silent,
 )
-from parallax_formats import Grid, Matrix, group_tensors
+from parallax_formats import Matrix, group_tensors
 from parallax_sampling_torch.tensors import read_tensor
 
 NAME = re.compile(r"(?:model\.|backbone\.)?(?:language_model\.)?(?:model\.)?((?:layers\.(\d+)|\w+)\..*)")
@@ -39,8 +40,6 @@ EMBEDDINGS = frozenset(["embed_tokens", "embeddings"])
 AFTER = frozenset(["norm", "norm_f", "embedding_norm", "final_layernorm", "lm_head"])
 """The first words of the names of tensors that come after the layers in every family."""
 MATRIX = 2
-CODE_BITS = 4
-"""The bits of a code of int4."""
 MISFIT = "the files may be incomplete, or of another model: fetch the model again"
 CODED_HINT = "choose another backend, or the model in full precision"
 
@@ -261,40 +260,6 @@ class CodedRows:
     def read(self, start: int, stop: int) -> torch.Tensor:
         """Return some of the rows."""
         return torch.from_numpy(self.matrix.read(start, stop))
-
-
-@dataclass(frozen=True, slots=True)
-class GridRows:
-    """`Rows` of a weight that is stored as several tensors, as codes; scales and offsets are rounded to float16."""
-
-    matrix: Matrix
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Outputs and inputs."""
-        return self.matrix.num_rows, self.matrix.shape[-1]
-
-    def read(self, start: int, stop: int) -> Quantized:
-        """Return some of the rows.
-
-        Raises:
-            Unsupported: if float16 does not hold a scale or an offset.
-        """
-        grid, found = self.matrix.grid, self.matrix.read_codes(start, stop)
-        assert grid is not None, "it has products"
-        scale, low = (
-            torch.from_numpy(each).half().repeat_interleave(grid.group // GROUP, 1)
-            for each in (found.scales.copy(), found.lows.copy())
-        )
-        if not (scale.isfinite().all() and low.isfinite().all()):
-            what = f"the scales of {self.matrix.parts.stem} are too large for float16"
-            raise Unsupported(what, "compute with floats: --dtype float32")
-        return Quantized(torch.from_numpy(found.codes), scale, low)
-
-
-def has_products(grid: Grid | None) -> bool:
-    """Return whether the kernels multiply with codes of such a form: of at most 4 bits in groups of whole 32."""
-    return grid is not None and grid.bits <= CODE_BITS and grid.group > 0 and grid.group % GROUP == 0
 
 
 @dataclass(frozen=True, slots=True)
