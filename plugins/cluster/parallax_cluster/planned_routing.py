@@ -1,4 +1,4 @@
-"""Has any routing policy send each pipeline its part of the requests, as a plan divides them."""
+"""Routes requests to pipelines in the proportions of a plan, with any policy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEAST = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PlannedRouting:
-    """Shows a policy the tokens that each pipeline would have, relative to its part of the requests.
+    """Shows a policy the tokens that pipelines would have, relative to their part of the requests.
 
     A policy that chooses the fewest then sends requests in these proportions, and a single one to the pipeline that
     has most of them, which is the fastest for it. Where all have the same part, the policy sees what there is.

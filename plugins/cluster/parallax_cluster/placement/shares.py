@@ -76,7 +76,7 @@ def _share_evenly(pipelines: Sequence[Pipeline], goal: ServingGoal, unit: int) -
 
 
 def _finish(pipeline: Pipeline, number: int) -> float:
-    """Return the seconds of a request of a pipeline that has so many; some wait if there are more than it can have."""
+    """Return the seconds of a request of a pipeline with ``number`` of them, of which those beyond its room wait."""
     most = pipeline.max_requests
     return pipeline.measure(min(number, most)).request_s * max(1.0, number / most)
 
@@ -93,7 +93,7 @@ def _share_exactly(pipelines: Sequence[Pipeline], goal: ServingGoal) -> list[int
 
 
 def _level(pipelines: Sequence[Pipeline], shares: list[int]) -> list[int]:
-    """Have pipelines of a kind share what they have evenly."""
+    """Divide what pipelines of a kind have evenly among them."""
     for ranks in _group(pipelines):
         _divide(sum(shares[rank] for rank in ranks), ranks, shares)
     return shares
