@@ -12,6 +12,7 @@ from parallax_core.api import (
     Draw,
     Drawn,
     Drop,
+    DType,
     LayerRange,
     Open,
     Row,
@@ -34,14 +35,16 @@ CLOSE = 2e-3
 
 
 @contextmanager
-def open_chain(backend: Backend, model: Path, *cuts: int, **options: str) -> Iterator[list[Stage]]:
+def open_chain(
+    backend: Backend, model: Path, *cuts: int, dtype: DType = "float32", **options: str
+) -> Iterator[list[Stage]]:
     """Open a model as stages cut before these layers."""
     ends = [0, *cuts, int(read_config(model)["num_hidden_layers"])]
     ranges = [LayerRange(*pair) for pair in pairwise(ends)]
     stages: list[Stage] = []
     try:
         for layers in ranges:
-            plan = StagePlan(model=model, layers=layers, dtype="float32", memory_fraction=1e-3, options=options)
+            plan = StagePlan(model=model, layers=layers, dtype=dtype, memory_fraction=1e-3, options=options)
             stages.append(backend.open_stage(plan))
         yield stages
     finally:

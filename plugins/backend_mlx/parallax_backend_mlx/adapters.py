@@ -48,7 +48,8 @@ class AdapterTable:
     """
 
     def __init__(self, model: Module, layers: LayerRange, dtype: mx.Dtype) -> None:
-        self._dtype = dtype
+        self._dtype = dtype if mx.default_device() == mx.Device(mx.gpu) else mx.float32
+        """Of the matrices; on a CPU, MLX gathers those of float32 alone."""
         self.kept = KeptAdapters(self._convert, layers)
         self.places: mx.array | None = None
         """The number in the stacks of the adapter of each row that is computed now; None: no row has one."""
@@ -102,7 +103,7 @@ class AdapterTable:
         if x.ndim != out.ndim or x.shape[:-2] != places.shape:
             raise BackendFailed(f"{name} takes no adapters: it works on other rows than the step has")
         a, b = self._stacks[name]
-        small = mx.gather_mm(x, a, rhs_indices=places)
+        small = mx.gather_mm(x.astype(self._dtype), a, rhs_indices=places)
         return out + mx.gather_mm(small, b, rhs_indices=places).astype(out.dtype)
 
     def _stack(self, keys: Sequence[str]) -> None:

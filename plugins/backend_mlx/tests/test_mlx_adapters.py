@@ -49,6 +49,15 @@ def test_tokens_are_those_of_merged_weights(tmp_path: Path, kind: str, endings: 
         assert generate(stages, {3: ""})[3] == plain
 
 
+def test_adapters_change_answers_in_bfloat16(model: Path, tmp_path: Path) -> None:
+    key = AdapterStore().add(make_adapter(model, tmp_path / "adapter"))
+    with open_chain(MLX, model, dtype="bfloat16") as stages:
+        plain = generate(stages, {1: ""})[1]
+        found = generate(stages, {2: key, 3: ""})
+    assert found[3] == plain
+    assert differ(found[2], plain) > CLOSE
+
+
 @pytest.mark.parametrize("cuts", [(), (1, 3)])
 def test_tokens_are_the_same_with_seven_other_adapters(model: Path, tmp_path: Path, cuts: tuple[int, ...]) -> None:
     kinds = [(ALL, 4), (("q_proj",), 3), (("down_proj", "k_proj"), 20), (ALL, 1)] * 2
