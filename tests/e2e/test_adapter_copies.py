@@ -53,6 +53,7 @@ def list_copies(home: Path) -> set[str]:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(600)
 def test_adapter_reaches_stages_of_other_machines_and_one_that_takes_over(
     homes: dict[str, Path], adapter_files: AdapterFiles, tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ def measure(server: Server) -> int:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(600)
 def test_thousand_loads_and_unloads_under_load_lose_nothing(
     serve: Callable[..., Server], adapter_files: AdapterFiles
 ) -> None:
