@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 import tempfile
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,20 +11,13 @@ from typing import Any
 import torch
 
 from parallax_backend_torch.attention_hook import AttentionCall, answer_calls
+from parallax_backend_torch.estimated import HINT
 from parallax_backend_torch.model_slice import sketch_model
 from parallax_backend_torch.transformers_model import hush_transformers
-from parallax_core.api import ConfigReader, LayerShape, ModelShape, Part, Unsupported
+from parallax_core.api import ConfigReader, LayerShape, ModelShape, Unsupported
 
 TRIAL = 4
 """The number of tokens of a dry run."""
-MOST_LAYERS, MOST_EXPERTS, MOST = 1_000, 4_096, 2**31
-"""The most layers, experts, and other numbers in a config.json: a model is built of them."""
-CODE = "auto_map"
-"""The setting that names code which a model brings; it is never run."""
-HINT = "describe the family: docs/tutorials/add-a-family.md"
-LAYER = re.compile(r"(?:.*\.)?layers\.(\d+)\.")
-BEFORE = re.compile(r"(?:.*\.)?embed_tokens\.")
-AFTER = re.compile(r"(?:(?:.*\.)?norm|lm_head)\.")
 
 
 class Recorder:
@@ -39,42 +30,6 @@ class Recorder:
         """Record a call."""
         self.calls.append(call)
         return call.query[..., :1].expand(*call.query.shape[:-1], call.value.shape[-1])
-
-
-class Estimated:
-    """A `ModelAdapter` for any causal model of transformers whose layers keep keys and values, each its own."""
-
-    def read_shape(self, config: Mapping[str, Any]) -> ModelShape:
-        """Return the shape of a model as it is built without weights; see `parallax_core.api.ModelAdapter`."""
-        check_numbers(config)
-        return read_shape(json.dumps({name: value for name, value in config.items() if name != CODE}, sort_keys=True))
-
-    def find_part(self, tensor: str) -> Part:
-        """Return where a tensor belongs; see `parallax_core.api.ModelAdapter`."""
-        if found := LAYER.match(tensor):
-            return int(found[1])
-        if BEFORE.match(tensor):
-            return "before"
-        if AFTER.match(tensor):
-            return "after"
-        raise Unsupported(f"it is not known where a tensor {tensor!r} belongs", HINT)
-
-
-ESTIMATED = Estimated()
-
-
-def check_numbers(config: Mapping[str, Any]) -> None:
-    """Refuse a config.json of which a model would be built that no machine holds.
-
-    Raises:
-        Unsupported: naming the setting.
-    """
-    for name, value in config.items():
-        most = MOST_LAYERS if "layers" in name else MOST_EXPERTS if "experts" in name else MOST
-        if isinstance(value, int) and value > most:
-            raise Unsupported(f"{name!r} in config.json is {value}, and at most {most} are estimated", HINT)
-        if isinstance(value, Mapping):
-            check_numbers(value)
 
 
 @lru_cache(maxsize=8)

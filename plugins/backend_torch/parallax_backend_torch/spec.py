@@ -23,5 +23,5 @@ ESTIMATED = ModelSpec(
     name="estimated",
     summary="any other causal model, as the code of transformers builds it",
     architectures=("*",),
-    adapter=Ref[ModelAdapter]("parallax_backend_torch.estimate:ESTIMATED"),
+    adapter=Ref[ModelAdapter]("parallax_backend_torch.estimated:ESTIMATED"),
 )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from parallax_backend_torch.estimate import ESTIMATED
+from parallax_backend_torch.estimated import ESTIMATED
 from parallax_core.api import LayerShape, ModelShape, Unsupported
 from tests.support.checkpoints import OTHERS, SERVED, make_model
 from tests.support.torch_backend import SPECS
