@@ -75,10 +75,12 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
     "minimax_m2": {"rotary_dim": 16, "scoring_func": "sigmoid", "use_qk_norm": True, "use_routing_bias": True},
 }
 """Further changes: sizes that follow from those or that kernels need, and what published models have in common."""
+EVERY_SECOND = {"interleave_moe_layer_step": 2, "moe_layers": [1, 3]}
 BY_ENGINE: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "vllm": {"llama4_text": {"interleave_moe_layer_step": 2, "moe_layers": [1, 3]}},
+    "vllm": {"glm4_moe_lite": REGULAR["glm4_moe_lite"], "llama4_text": EVERY_SECOND},
     "sglang": {
         "glm4_moe_lite": REGULAR["glm4_moe_lite"],
+        "llama4_text": EVERY_SECOND,
         "mistral": {"sliding_window": None},
         "phi3": {"sliding_window": None, "rope_parameters": THETA},
         "qwen2_moe": REGULAR["qwen2_moe"],
