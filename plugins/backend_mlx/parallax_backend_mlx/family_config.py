@@ -137,7 +137,8 @@ def _translate_gemma4(config: Json) -> dict[str, Any]:
     if not kinds:
         raise Unsupported("config.json of gemma4_text has no 'layer_types', which 'per_layer_config' needs", OTHER)
     given = [changes.get(str(index)) or {} for index, kind in enumerate(kinds) if kind == FULL]
-    sliding = [each for index, each in changes.items() if kinds[int(index)] != FULL and each]
+    full = {str(index) for index, kind in enumerate(kinds) if kind == FULL}
+    sliding = [each for index, each in changes.items() if index not in full and each]
     if sliding or any(each != given[0] for each in given):
         raise Unsupported("per_layer_config of gemma4_text differs between layers of one kind", OTHER)
     found: dict[str, Any] = {"global_head_dim": config.get("head_dim"), **dict.fromkeys(GEMMA4_GLOBALS.values())}

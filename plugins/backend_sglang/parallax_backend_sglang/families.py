@@ -79,7 +79,9 @@ SEEING = frozenset(
 """With inputs other than text."""
 ON_CPU: dict[str, str] = {
     "DeepseekV2ForCausalLM": "AssertionError in its attention to latents",
+    "DeepseekV32ForCausalLM": "AssertionError: Torch not compiled with CUDA enabled",
     "DeepseekV3ForCausalLM": "RuntimeError in its attention to latents",
+    "Glm4MoeLiteForCausalLM": "RuntimeError in its attention to latents",
     "MiniMaxM2ForCausalLM": "AssertionError in its attention",
     "Ministral3ForCausalLM": "its results differ from those of transformers",
     "Qwen2MoeForCausalLM": "it needs Triton: 0 active drivers",

@@ -17,6 +17,7 @@ from parallax_backend_torch.model import Layer, Model, Shape, find_obstacle
 from parallax_backend_torch.step import Carried, Step
 from parallax_backend_torch.tensor_file import Selection
 from parallax_backend_torch.weights import Weights
+from parallax_core.api import ParallaxError
 from parallax_sampling_torch.outputs import Picks
 
 SPARE = (".inv_freq", ".masked_bias")
@@ -98,8 +99,15 @@ class Ends:
 
 
 def load_ends(shape: Shape, selection: Selection, weights: Weights) -> Ends:
-    """Return the embedding, the norm and the head of a stage, with their weights loaded."""
+    """Return the embedding, the norm and the head of a stage, with their weights loaded.
+
+    Raises:
+        ParallaxError: if the embedding has another width than config.json says.
+    """
     embedding = weights.make_linear(shape.embedding, purpose="ends") if selection.has_embedding else None
+    if embedding and embedding.in_features != shape.hidden_size:
+        message = f"'hidden_size' in config.json is {shape.hidden_size}, and the embedding has {embedding.in_features}"
+        raise ParallaxError(message, "fetch the model again")
     if not selection.is_last:
         return Ends(shape, embedding)
     head = embedding if selection.is_tied else weights.make_linear("lm_head", purpose="ends")

@@ -170,3 +170,11 @@ def test_quantised_checkpoints_are_refused_by_name(tmp_path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": {"quant_method": "exl3"}}))
     with pytest.raises(Unsupported, match="does not read the form of the weights: exl3"):
         TorchBackend().open_stage(StagePlan(model=tmp_path))
+
+
+def test_width_of_config_json_is_that_of_the_embedding(tmp_path: Path) -> None:
+    save_family("gemma2", tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_size": 999_999_999}))
+    with pytest.raises(ParallaxError, match=r"'hidden_size' in config.json is 999999999, and the embedding has 32"):
+        TorchBackend().open_stage(StagePlan(model=tmp_path))

@@ -83,11 +83,27 @@ SEEING = frozenset(
 )
 """With inputs other than text."""
 ABSENT = frozenset({"MiniMaxM3VLForCausalLM"})
+DIFFER = "its results differ from those of transformers"
+SPARSE = "Sparse Attention is not supported on CPU."
+LACKING = "it needs torchvision, which the environment for CPUs lacks"
 ON_CPU: dict[str, str] = {
-    "DeepseekV2ForCausalLM": "its results differ from those of transformers",
-    "MiniMaxM2ForCausalLM": "its router for CPUs scores experts by softmax alone",
+    "DeepseekV2ForCausalLM": DIFFER,
+    "DeepseekV32ForCausalLM": SPARSE,
+    "DeepseekV4ForCausalLM": "its transformers does not know the kinds of its layers",
+    "Ernie4_5_MoeForCausalLM": DIFFER,
+    "Glm5NextForConditionalGeneration": LACKING,
+    "GlmMoeDsaForCausalLM": SPARSE,
     "GptOssForCausalLM": "No Unquantized MoE backend supports the deployment configuration.",
-    "Qwen3_5ForCausalLM": "it needs torchvision, which the environment for CPUs lacks",
+    "GraniteMoeHybridForCausalLM": DIFFER,
+    "HYV4ForCausalLM": SPARSE,
+    "KimiLinearForCausalLM": "its states need pages that prefixes share",
+    "Lfm2ForCausalLM": DIFFER,
+    "Lfm2MoeForCausalLM": DIFFER,
+    "MiniMaxM2ForCausalLM": "its router for CPUs scores experts by softmax alone",
+    "MiniMaxM3SparseForConditionalGeneration": LACKING,
+    "Ministral3ForCausalLM": "its hidden states are not finite",
+    "Qwen3_5ForCausalLM": LACKING,
+    "Step3p7ForConditionalGeneration": "its transformers keeps the number of heads by layer, which it does not read",
 }
 """What vLLM's build for CPUs says of the families that it has, and does not run."""
 FLOAT32_ON_CPU = {"Qwen3NextForCausalLM": "CPU GDN attention requires BF16."}
