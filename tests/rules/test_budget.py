@@ -27,7 +27,7 @@ BUDGETS = {
     "plugins/backend_mlx": 11_380,
     "plugins/backend_sglang": 5_100,
     "plugins/backend_torch": 14_810,
-    "plugins/backend_vllm": 4_020,
+    "plugins/backend_vllm": 4_040,
     "plugins/batch": 900,
     "plugins/bench": 1_800,
     "plugins/chat": 700,
