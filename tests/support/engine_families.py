@@ -79,6 +79,7 @@ EVERY_SECOND = {"interleave_moe_layer_step": 2, "moe_layers": [1, 3]}
 BY_ENGINE: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "vllm": {"glm4_moe_lite": REGULAR["glm4_moe_lite"], "llama4_text": EVERY_SECOND},
     "sglang": {
+        "gemma2": {"hidden_act": "gelu_pytorch_tanh"},
         "glm4_moe_lite": REGULAR["glm4_moe_lite"],
         "llama4_text": EVERY_SECOND,
         "mistral": {"sliding_window": None},

@@ -101,7 +101,7 @@ ON_CPU: dict[str, str] = {
     "Lfm2MoeForCausalLM": DIFFER,
     "MiniMaxM2ForCausalLM": "its router for CPUs scores experts by softmax alone",
     "MiniMaxM3SparseForConditionalGeneration": LACKING,
-    "Ministral3ForCausalLM": "its hidden states are not finite",
+    "Ministral3ForCausalLM": DIFFER,
     "Qwen3_5ForCausalLM": LACKING,
     "Step3p7ForConditionalGeneration": "its transformers keeps the number of heads by layer, which it does not read",
 }
@@ -110,7 +110,11 @@ FLOAT32_ON_CPU = {"Qwen3NextForCausalLM": "CPU GDN attention requires BF16."}
 """The same of families that it does not run in float32."""
 EXPERTS_ON_CPU = {"NemotronHForCausalLM": "is_act_and_mul=False is supported only for CUDA, XPU and ROCm for now"}
 """The same of families that it runs without experts only."""
-UNREAD = {"Ernie4_5ForCausalLM": "use_bias", "Ernie4_5_MoeForCausalLM": "use_bias"}
+UNREAD = {
+    "Ernie4_5ForCausalLM": "use_bias",
+    "Ernie4_5_MoeForCausalLM": "use_bias",
+    "Llama4ForCausalLM": "attention_bias",
+}
 """A setting that vLLM does not read, by the architecture that has it; the results would be others."""
 UNTIED = frozenset({"Ernie4_5_MoeForCausalLM"})
 """Architectures whose stages vLLM cannot build if the head is the embedding."""
