@@ -88,6 +88,7 @@ ON_CPU: dict[str, str] = {
     "GptOssForCausalLM": ATTENTION,
     "Qwen3NextForCausalLM": DELTA,
     "DeepseekV3ForCausalLM": "RuntimeError in its attention to latents",
+    "GlmMoeDsaForCausalLM": "AssertionError: Torch not compiled with CUDA enabled",
     "Glm5NextForConditionalGeneration": "AssertionError: Torch not compiled with CUDA enabled",
     "Glm4MoeLiteForCausalLM": "RuntimeError in its attention to latents",
     "MiniMaxM2ForCausalLM": "AssertionError in its attention",
