@@ -8,12 +8,18 @@ from pathlib import Path
 import pytest
 
 from parallax_backend_sglang.families import PLAIN, SEEING, UNSPLIT, check_family
-from parallax_core.api import LayerRange, StagePlan, Unsupported
+from parallax_core.api import LayerRange, Machine, StagePlan, Unsupported
 from parallax_core.testing.blocks import bring_blocks
 from parallax_models.plugin import parallax_register_models
 from tests.support.checkpoints import save_family
 
 HALF = LayerRange(0, 2)
+
+
+@pytest.fixture(autouse=True)
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a machine on which nothing but the stages decides."""
+    monkeypatch.setattr(Machine, "has_nvidia_driver", lambda _: True)
 
 
 def make_plan(folder: Path, name: str, layers: LayerRange | None = None) -> StagePlan:

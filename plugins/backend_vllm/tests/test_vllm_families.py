@@ -17,6 +17,12 @@ from tests.support.checkpoints import save_family
 HALF = LayerRange(0, 2)
 
 
+@pytest.fixture(autouse=True)
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a machine on which nothing but the stages decides."""
+    monkeypatch.setattr(Machine, "has_nvidia_driver", lambda _: True)
+
+
 def make_plan(folder: Path, name: str, layers: LayerRange | None = None) -> StagePlan:
     (folder / "config.json").write_text(json.dumps({"architectures": [name]}))
     return StagePlan(model=folder, layers=layers)
