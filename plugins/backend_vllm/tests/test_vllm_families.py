@@ -18,9 +18,9 @@ HALF = LayerRange(0, 2)
 
 
 @pytest.fixture(autouse=True)
-def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a machine on which nothing but the stages decides."""
-    monkeypatch.setattr(Machine, "has_nvidia_driver", lambda _: True)
+def other_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a release of which nothing is recorded but its families."""
+    monkeypatch.setattr(families, "find_installed", lambda: "0.31.0")
 
 
 def make_plan(folder: Path, name: str, layers: LayerRange | None = None) -> StagePlan:
@@ -90,6 +90,7 @@ def test_border_of_a_family_counts(tmp_path: Path) -> None:
 def test_family_that_a_cpu_does_not_run_is_refused_whole_and_in_stages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.undo()
     plans = [make_plan(tmp_path, "GptOssForCausalLM", layers) for layers in (None, HALF)]
     monkeypatch.setattr(Machine, "has_nvidia_driver", lambda _: False)
     for plan in plans:
