@@ -1,4 +1,4 @@
-"""An adapter for models that no other knows; it imports torch and transformers for those that transformers has."""
+"""An adapter for models that no other knows; it imports torch for those that transformers has."""
 
 from __future__ import annotations
 

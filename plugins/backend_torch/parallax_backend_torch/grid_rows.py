@@ -1,4 +1,4 @@
-"""Rows of weights whose codes the kernels multiply with, read from the tensors that they are stored as."""
+"""Rows of weights whose codes the kernels multiply with, read from the tensors that are stored."""
 
 from __future__ import annotations
 
