@@ -19,7 +19,7 @@ from parallax_backend_mlx.family_config import fill_family, translate_family
 from parallax_backend_mlx.memory import find_room
 from parallax_backend_mlx.missing_tensors import Weights, fill_absent, fill_holes, find_spoilt
 from parallax_backend_mlx.model_file import find_classes, list_fields
-from parallax_backend_mlx.model_fixes import correct_model
+from parallax_backend_mlx.model_fixes import correct_model, keep_corrections
 from parallax_backend_mlx.model_slice import ModelSlice, keep_model, slice_model
 from parallax_backend_mlx.packed import Packed, choose_dtype, rename_tensors
 from parallax_backend_mlx.runtime import Module, dequantize_model, flatten_tree, load_model, mx, tree_unflatten
@@ -90,7 +90,7 @@ class SliceBuilder:
             weights, names = self._packed.unpack(weights, self._holes), rename_tensors(self._packed.config, names)
         absent = fill_holes(weights, self._holes) | fill_absent(names, weights, self._model)
         self.has_absent = bool(absent)
-        everything = weights | absent
+        everything = keep_corrections(self._model, weights | absent)
         if hasattr(self._model, "sanitize"):
             everything = self._model.sanitize(everything)
         self._model_slice = slice_model(self._model, self._layers)
@@ -169,7 +169,8 @@ def _find_whole(classes: Classes, count: int, packed: Packed | None, config: Map
 
         def keep(weights: Weights) -> Weights:
             del model.sanitize
-            kept: Weights = sanitize(drop_further(packed.unpack(weights) if packed else weights, count))
+            named = drop_further(packed.unpack(weights) if packed else weights, count)
+            kept: Weights = sanitize(keep_corrections(model, named))
             return kept
 
         model.sanitize = keep

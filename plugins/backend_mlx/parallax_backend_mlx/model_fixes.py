@@ -14,6 +14,9 @@ from parallax_backend_mlx.runtime import Embedding, Module, YarnRoPE, gelu_appro
 ROTATIONS = {"beta_fast": 32.0, "beta_slow": 1.0}
 """The rotations at which YaRN begins and ends to blend, unless config.json gives others."""
 SMALLEST_RANGE = 0.001
+CORRECTION = "moe_statics.e_score_correction_bias"
+"""The tensor of ERNIE 4.5 that is added to the scores by which experts are chosen; mlx-lm drops it."""
+LEAST_SUM = 1e-12
 TANH_GELU = "gelu_pytorch_tanh"
 """The activation of StarCoder2, as config.json names it; mlx-lm computes the exact GELU instead."""
 
@@ -45,6 +48,40 @@ class TanhMlp(Module):
         return found
 
 
+class CorrectedExperts(Module):
+    """Experts of ERNIE 4.5, chosen by their scores and a correction, which mlx-lm leaves out."""
+
+    def __init__(self, plain: Any) -> None:  # noqa: ANN401  # a class of mlx-lm
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.gate, self.switch_mlp, self.gate_act = plain.gate, plain.switch_mlp, plain.gate_act
+        self.shared_experts = plain.shared_experts
+        self.correction = mx.zeros((1, plain.gate.weight.shape[0]))
+        self._num_chosen = plain.k
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """Return the output, shape [..., width]; the weights of the chosen experts are scores without corrections."""
+        scores = self.gate_act(self.gate(x).astype(mx.float32))
+        last = self._num_chosen - 1
+        chosen = mx.argpartition(-(scores + self.correction[0]), kth=last, axis=-1)[..., : self._num_chosen]
+        weights = mx.take_along_axis(scores, chosen, axis=-1)
+        weights = weights / mx.maximum(weights.sum(axis=-1, keepdims=True), LEAST_SUM)
+        found = self.switch_mlp(x, chosen)
+        output: mx.array = (found * weights[..., None]).sum(axis=-2).astype(found.dtype)
+        return output if self.shared_experts is None else output + self.shared_experts(x)
+
+
+def keep_corrections(model: Any, weights: dict[str, mx.array]) -> dict[str, mx.array]:  # noqa: ANN401  # of mlx-lm
+    """Return ``weights`` with the corrections of experts under names that mlx-lm does not drop, and have them used."""
+    kept = dict(weights)
+    for number, layer in enumerate(getattr(getattr(model, "model", None), "layers", ())):
+        if type(getattr(layer, "mlp", None)).__name__ != "Ernie4_5_MoeMLP":
+            continue
+        layer.mlp = CorrectedExperts(layer.mlp)
+        mlp = f"model.layers.{number}.mlp"
+        kept[f"{mlp}.correction"] = kept.pop(f"{mlp}.{CORRECTION}", layer.mlp.correction)
+    return kept
+
+
 def correct_model(model: Module, config: Mapping[str, Any]) -> None:
     """Correct ``model``, whose weights need not be evaluated.
 
@@ -58,6 +95,10 @@ def correct_model(model: Module, config: Mapping[str, Any]) -> None:
     for module in model.modules():  # type: ignore[no-untyped-call]
         if type(module) is YarnRoPE and scaling.get("truncate") is False:
             module._freqs = find_frequencies(module.dims, float(config["rope_theta"]), scaling)  # noqa: SLF001  # its only state
+        elif type(module).__name__ == "SuScaledRoPE" and isinstance(factors := scaling.get("short_factor"), list):
+            base = float(scaling.get("rope_theta") or config["rope_theta"])  # mlx-lm takes those of longer sequences
+            plain: mx.array = base ** (mx.arange(0, module.dim, 2, dtype=mx.float32) / module.dim)
+            module._freqs = mx.array(factors, dtype=mx.float32) * plain  # noqa: SLF001  # its only state
         elif type(module).__name__ == "Gemma3Model":
             _correct_scale(module)
         elif type(module).__name__ == "Starcoder2Model" and config.get("hidden_act", TANH_GELU) == TANH_GELU:

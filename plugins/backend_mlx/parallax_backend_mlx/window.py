@@ -16,6 +16,9 @@ SLIDING = "sliding_attention"
 
 logger = logging.getLogger(__name__)
 
+LONG_ROPE = ("longrope", "su")
+"""The names of LongRoPE, that of the first Phi-3 last."""
+
 
 def limit_context(config: Mapping[str, Any], slides: Sequence[bool], length: int) -> int:
     """Return the longest context, of at most ``length`` tokens, that mlx-lm computes correctly.
@@ -28,6 +31,10 @@ def limit_context(config: Mapping[str, Any], slides: Sequence[bool], length: int
     Raises:
         Unsupported: if other layers have sliding windows in mlx-lm than in config.json.
     """
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    trained = rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
+    if rope.get("rope_type", rope.get("type")) in LONG_ROPE and isinstance(trained, int):
+        length = min(length, trained)  # for longer sequences all factors change, of tokens before too
     window, kinds = config.get("sliding_window"), config.get("layer_types")
     wanted = [kind == SLIDING for kind in kinds] if kinds else None
     if not isinstance(window, int) or config.get("use_sliding_window") is False or (wanted and not any(wanted)):

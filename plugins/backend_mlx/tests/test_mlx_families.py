@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -94,3 +95,24 @@ def find_error(family: Family) -> float:
         trial = Trial(family, chain)
         run_chunks(trial, LONG, LENGTH)
         return trial.find_error()
+
+
+@pytest.mark.parametrize("cuts", [(), (2,)])
+def test_factors_of_longrope_are_those_of_short_sequences(tmp_path: Path, cuts: tuple[int, ...]) -> None:
+    """mlx-lm takes the factors of long ones, whatever the length."""
+    factors = {"long_factor": [2.0, 3.0, 5.0, 9.0], "short_factor": [1.0, 1.1, 1.3, 1.6]}
+    rope = {"rope_type": "longrope", "rope_theta": 250.0, "original_max_position_embeddings": 64} | factors
+    changes = {"rope_parameters": rope, "original_max_position_embeddings": 64, "sliding_window": None}
+    family = Family("phi3", tmp_path, MlxBackend(), **changes)
+    with family.open_chain(cuts) as chain:
+        assert chain.first.context_length == 64
+        run_chunks(trial := Trial(family, chain), 40, 7)
+        assert trial.find_error() < TOLERANCE
+
+
+@pytest.mark.parametrize("cuts", [(), (2,)])
+def test_corrections_of_ernie_choose_experts(family: Make, cuts: tuple[int, ...]) -> None:
+    """mlx-lm drops them."""
+    with family("ernie4_5_moe").open_chain(cuts) as chain:
+        run_chunks(trial := Trial(family("ernie4_5_moe"), chain), LENGTH, 5)
+        assert trial.find_error() < TOLERANCE
