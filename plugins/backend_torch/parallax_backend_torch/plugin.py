@@ -6,14 +6,14 @@ import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from parallax_backend_torch.spec import ESTIMATED, OPTIONS, TORCH
+from parallax_backend_torch.spec import ESTIMATED, OPTIONS, describe_torch
 from parallax_core.api import BackendSpec, Finding, ModelSpec, Settings, SettingsSpec, hookimpl
 
 
 @hookimpl
 def parallax_register_backends() -> Iterable[BackendSpec]:
     """Offer the backend ``torch``."""
-    return [TORCH]
+    return [describe_torch()]
 
 
 @hookimpl
