@@ -89,7 +89,6 @@ def test_installed_plugins_are_loaded(run: Run) -> None:
         "parallax-chat",
         "parallax-cluster",
         "parallax-engines",
-        "parallax-formats",
         "parallax-manage",
         "parallax-models",
         "parallax-netcheck",
