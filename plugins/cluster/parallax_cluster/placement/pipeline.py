@@ -38,7 +38,7 @@ class Pipeline:
         self._portions: dict[tuple[int, int], Portion] = {}
         self._measured: dict[int, PipelineCost] = {}
 
-    @property
+    @cached_property
     def kind(self) -> Hashable:
         """What its times depend on: pipelines of one kind have the same."""
         return *self._costs.describe_kind(self.order, self.cuts), self.max_requests
