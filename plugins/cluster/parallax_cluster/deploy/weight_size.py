@@ -29,7 +29,7 @@ from parallax_core.api.deployment import (
     measure_loaded,
 )
 from parallax_core.api.source import read_index
-from parallax_models.check.weight_check import OTHER, PREDICTION, check_weights, count_parts, read_total
+from parallax_models.check.weight_check import OTHER, PREDICTION, check_weights, read_total
 
 ITEM_BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
 SIZES: Ref[Callable[[Path, ModelShape, Callable[[str], Part | None], int], LoadedSize]] = Ref(
@@ -47,6 +47,8 @@ class KnownModel:
     folder: Path
     family: ModelFamily
     shape: ModelShape
+    has_more: bool
+    """Whether its files have tensors that no layer uses, such as heads that predict several tokens."""
 
 
 def read_model(host: PluginHost, model: str, progress: Progress) -> KnownModel:
@@ -76,8 +78,8 @@ def read_model(host: PluginHost, model: str, progress: Progress) -> KnownModel:
             " `parallax cluster plan` plans by size with --params 24B --layers 40",
         )
     shape = family.adapter.read_shape(config)
-    check_weights(family, shape, folder)
-    return KnownModel(folder, family, shape)
+    counts = check_weights(family, shape, folder)
+    return KnownModel(folder, family, shape, has_more=bool(counts.keys() & {PREDICTION, OTHER}))
 
 
 def size_model(plugins: PluginHost, plan: StagePlan, backend: str | None) -> LoadedSize | None:
@@ -98,8 +100,7 @@ def size_model(plugins: PluginHost, plan: StagePlan, backend: str | None) -> Loa
 
 def measure_stored(model: KnownModel) -> LoadedSize:
     """Return what a model takes as it is stored: by its headers if they are here, else by its config and index."""
-    counts = count_parts(model.family, model.shape, model.folder)
-    total = 0 if counts.keys() & {PREDICTION, OTHER} else read_total(model.folder)
+    total = 0 if model.has_more else read_total(model.folder)
     find = partial(find_part, model.family.adapter)
     return SIZES.load()(model.folder, model.shape, find, total)
 
