@@ -13,7 +13,6 @@ from parallax_core.contracts.stage import (
     Fork,
     Hidden,
     Open,
-    Output,
     Row,
     Score,
     SequenceSpec,
@@ -116,9 +115,9 @@ def _is_plain_decode(row: Row, length: int, info: StageInfo) -> bool:
     """Return whether a row has one token and one plain draw, without fault, as most rows have: a quick check."""
     if len(row.tokens) != 1 or len(row.outputs) != 1 or row.positions or row.spans:
         return False
-    output = row.outputs[0]
-    is_plain = type(output) is Draw and output == PLAIN
-    return is_plain and row.start == length < info.context_length and 0 <= row.tokens[0] < info.vocab_size
+    return (
+        row.outputs[0] == PLAIN and row.start == length < info.context_length and 0 <= row.tokens[0] < info.vocab_size
+    )
 
 
 def _find_problem(row: Row, length: int, info: StageInfo) -> str:
@@ -165,7 +164,7 @@ def _check_support(row: Row, info: StageInfo) -> None:
         "embeddings": bool(row.spans),
         "hidden": any(isinstance(output, Hidden) for output in row.outputs),
         "hidden_sums": any(isinstance(output, Hidden) and output.summed for output in row.outputs),
-        "logprobs": any(_wants_logprobs(output) for output in row.outputs),
+        "logprobs": any(isinstance(each, Score) or (isinstance(each, Draw) and each.top >= 0) for each in row.outputs),
         "masks": not info.gives and _waits_for_mask(row),
     }
     for name, is_needed in needed.items():
@@ -175,7 +174,3 @@ def _check_support(row: Row, info: StageInfo) -> None:
 
 def _waits_for_mask(row: Row) -> bool:
     return any(isinstance(output, Draw) and output.masked for output in row.outputs)
-
-
-def _wants_logprobs(output: Output) -> bool:
-    return isinstance(output, Score) or (isinstance(output, Draw) and output.top >= 0)

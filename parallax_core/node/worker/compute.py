@@ -56,11 +56,10 @@ def _ask_model(call: Callable[[], T]) -> T:
 
 def _fit(info: StageInfo, step: Step) -> tuple[Tensor, ...]:
     """Return the hidden states of a step in the dtypes the stage takes."""
-    given = _describe(step.hidden, info.takes)
-    if given == info.takes:
+    if _are_of(step.hidden, info.takes):
         return step.hidden
-    pairs = zip(given, info.takes, strict=False)
-    if len(given) != len(info.takes) or not all(can_take(one, other) for one, other in pairs):
+    given = _describe(step.hidden, info.takes)
+    if len(given) != len(info.takes) or not all(map(can_take, given, info.takes)):
         raise BackendFailed(f"a stage that takes {show_specs(info.takes)} was given {show_specs(given)}")
     from parallax_core.node.dtypes import convert
 
@@ -69,12 +68,18 @@ def _fit(info: StageInfo, step: Step) -> tuple[Tensor, ...]:
 
 def _check_result(info: StageInfo, step: Step, result: StageResult) -> None:
     if not is_last(info):
-        if (given := _describe(result.tensors, info.gives)) != info.gives:
-            raise StageLost(f"a stage that gives {show_specs(info.gives)} gave {show_specs(given)}")
+        if not _are_of(result.tensors, info.gives):
+            given = show_specs(_describe(result.tensors, info.gives))
+            raise StageLost(f"a stage that gives {show_specs(info.gives)} gave {given}")
         return
     num_outputs = sum([len(row.outputs) for row in step.rows])
     if len(result.answers) != num_outputs:
         raise StageLost(f"the stage gave {len(result.answers)} answers where {num_outputs} were asked for")
+
+
+def _are_of(tensors: Sequence[Tensor], wanted: Sequence[TensorSpec]) -> bool:
+    """Whether tensors have the dtypes and shapes of ``wanted``, in its order."""
+    return [(each.dtype, each.shape[1:]) for each in tensors] == [(each.dtype, each.token_shape) for each in wanted]
 
 
 def _describe(tensors: Sequence[Tensor], wanted: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:

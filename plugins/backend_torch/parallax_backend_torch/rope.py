@@ -43,6 +43,8 @@ class Rope:
         if device not in self.moved:
             self.moved[device] = self.frequencies.to(device)
         angles = positions.to(torch.float32)[:, None] * self.moved[device]
+        if self.scale == 1:
+            return angles.cos(), angles.sin()
         return angles.cos() * self.scale, angles.sin() * self.scale
 
 
