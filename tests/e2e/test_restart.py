@@ -11,13 +11,13 @@ import pytest
 
 from parallax_cluster.membership.join_code import shorten_code
 from tests.e2e.conftest import MODEL, PARALLAX, environment
-from tests.e2e.test_run import coordinating, homes, read_ready, started
+from tests.e2e.test_run import ROOM, coordinating, homes, read_ready, started
 from tests.e2e.test_workers import read_stream, wait_until
 
 __all__ = ("homes",)
 
 OPTIONS = ("--no-local", "--nodes", "2")
-JOIN = ("join", "--backend", "mlx", "--port", "0", "--memory", "0.4")
+JOIN = ("join", "--backend", "mlx", "--port", "0", *ROOM)
 
 
 def find_plan(log: Path) -> str:

@@ -19,7 +19,7 @@ from tests.e2e.conftest import MODEL, PARALLAX, Server, environment, make_home
 from tests.e2e.test_workers import read_stream, wait_until
 from tests.support.terminal import Terminal
 
-ROOM = ("--memory", "0.2")
+ROOM = ("--memory", "0.4")
 """Less than the real model takes, and more than half of it."""
 SPLIT_ROOM = ("--memory", "0.042")
 """The same of the model that is made to be split."""

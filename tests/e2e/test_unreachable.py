@@ -17,11 +17,9 @@ import pytest
 
 from tests.e2e.conftest import MODEL, PARALLAX
 from tests.e2e.test_relay import API, QUESTION, part
+from tests.e2e.test_run import ROOM
 from tests.e2e.test_workers import wait_until
 from tests.support.namespaces import Machine, Process, has_namespaces, network
-
-ROOM = ("--memory", "0.4")
-"""Less than the model takes, and more than half of it."""
 
 pytestmark = [
     pytest.mark.nightly,

@@ -152,9 +152,10 @@ def load_slice(plan: StagePlan, checkpoint: Checkpoint) -> tuple[ModelSlice, int
     """Load the layers of ``plan``, arranged for the device; see `open_network`."""
     model_slice, weight_bytes = load_network(plan, checkpoint.tensors, checkpoint.holes)
     if not _is_gpu():
-        keep_memory()
         turn_weights(model_slice.model)
         replace_rotations(model_slice.model)
+        mx.clear_cache()
+        keep_memory()
     return model_slice, weight_bytes
 
 

@@ -1,4 +1,4 @@
-"""Makes the C library keep the memory that steps free, for the next operation.
+"""Returns to the system the memory that loading freed, and keeps what steps free for the next operation.
 
 On a CPU MLX takes the memory of every array from ``malloc`` and frees it soon after. For large arrays glibc asks the
 kernel each time, which clears every page: a fifth of the time of a prefill.
@@ -17,8 +17,14 @@ free memory kept at the end of a heap, and the step by which a heap grows."""
 
 
 def keep_memory() -> bool:
-    """Keep freed memory in this process, up to half a GiB; return whether the C library supports that."""
+    """Return free memory to the system, and keep what is freed later in this process, up to half a GiB.
+
+    Returns whether the C library supports that.
+    """
     if sys.platform != "linux":
         return False
-    adjust = getattr(ctypes.CDLL(None), "mallopt", None)
+    library = ctypes.CDLL(None)
+    adjust, trim = (getattr(library, name, None) for name in ("mallopt", "malloc_trim"))
+    if trim is not None:
+        trim(0)
     return adjust is not None and all(adjust(*option) == 1 for option in OPTIONS.items())
