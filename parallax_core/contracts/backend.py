@@ -38,18 +38,15 @@ class StagePlan:
     listed_weights: Mapping[str, str] = field(default_factory=dict)
     """The digests of the weight files as the model's source lists them; see `ModelFolder`. For `identify_weights`."""
     blocks: object = None
-    """The layer builder that the model's adapter brings for this backend: the loaded object that `ModelSpec.blocks`
-    names. None: the backend's own builder."""
+    """The layer builder of the model's adapter for this backend; see `ModelSpec.blocks`. None: the backend's own."""
     shape: ModelShape | None = None
-    """The model as its adapter describes it, with its layers and the borders between them; see `list_borders`. None: no
-    adapter knows the model."""
+    """The model as its adapter describes it, with its layers and borders; see `list_borders`. None: no adapter does."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The values of the fields of `BackendSpec.options`, as configured on the node that opens the stage. Empty: the
     defaults. ``MyOptions(**plan.options)`` returns them as an object."""
     leased: bool = False
     """Whether the stage serves through leases: it then takes no pages and has the capability ``leases``; see `Leasing`.
-    Core refuses a stage without it, so a backend that cannot do this may ignore the field, or refuse it before
-    loading: see `refuse_leases`."""
+    Core refuses a stage without it, so a backend may ignore the field, or refuse it early: see `refuse_leases`."""
 
 
 Opens = str
@@ -103,13 +100,15 @@ class LoadedSize:
     """Of a number of a sequence's keys, values and states, and of the hidden states."""
     others: Mapping[str, int] = field(default_factory=dict)
     """Of all weights in other forms that the backend can load: by what one writes or chooses for it, in words."""
+    adapters: tuple[int, ...] = ()
+    """Of the memory that is kept for LoRA adapters beside each layer, by the settings; empty: none is."""
 
     def weigh(self, layers: LayerRange | None = None) -> int:
-        """Return the bytes of the weights of a stage of some layers; None: of the whole model."""
+        """Return the bytes of a stage of some layers, with those kept for adapters; None: of the whole model."""
         start, stop = (layers.start, layers.stop) if layers else (0, len(self.layers))
         is_last = stop == len(self.layers)
         before = self.before if start == 0 or (self.is_tied and is_last) else 0
-        return before + sum(self.layers[start:stop]) + (self.after if is_last else 0)
+        return before + sum(self.layers[start:stop]) + sum(self.adapters[start:stop]) + (self.after if is_last else 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

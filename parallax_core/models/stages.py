@@ -28,8 +28,7 @@ def open_stage(host: PluginHost, offer: Offer[BackendSpec], plan: StagePlan) -> 
     Options that ``plan`` has already override the configured ones.
 
     Raises:
-        Unsupported: if ``plan`` is of a stage that serves through leases, and the backend does not open those; or if
-            the model cannot be cut where its layers begin or end.
+        Unsupported: if ``plan`` is leased and the backend cannot do that, or the model cannot be cut at its layers.
         ParallaxError: if the layers cannot be loaded.
     """
     config = read_config(plan.model)
@@ -86,11 +85,15 @@ class RoomCheck:
         size = measure_loaded(self.host, offer, dataclasses.replace(self.plan, model=folder))
         if size is None or (needed := size.weigh(self.plan.layers)) <= self.free:
             return
-        others = ((name, total * needed // size.weigh()) for name, total in size.others.items())
+        kept = sum(size.adapters[layers.start : layers.stop] if (layers := self.plan.layers) else size.adapters)
+        weights, whole = needed - kept, size.weigh() - sum(size.adapters)
+        others = ((name, total * weights // whole + kept) for name, total in size.others.items())
         fitting = [f"{name} needs {format_bytes(total)}" for name, total in others if total <= self.free]
-        needs = f"the model needs {format_bytes(needed)} as {offer.spec.name} loads it"
-        message = f"{needs}, and {format_bytes(self.free)} are free"
-        raise ParallaxError(message, "; ".join(fitting) or "choose a smaller model")
+        part = f", {format_bytes(kept)} of it for adapters" if kept else ""
+        needs = f"the model needs {format_bytes(needed)} as {offer.spec.name} loads it{part}, and"
+        raise ParallaxError(
+            f"{needs} {format_bytes(self.free)} are free", "; ".join(fitting) or "choose a smaller model"
+        )
 
 
 def complete_plan(host: PluginHost, offer: Offer[BackendSpec], plan: StagePlan, config: Mapping[str, Any]) -> StagePlan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,9 @@ from parallax_core.models.stages import measure_loaded, open_stage
 from parallax_core.plugins.host import PluginHost
 from tests.support.checkpoints import save_family
 from tests.support.quantised import FORMATS, write_pair
+from tests.support.tiny_adapters import list_sizes, make_matrices, write_adapter
+
+ROOT = Path(__file__).parents[2]
 
 WIDE = {"hidden_size": 128, "intermediate_size": 384, "vocab_size": 512, "head_dim": 32, "moe_intermediate_size": 128}
 PAIRS = [
@@ -46,10 +50,7 @@ from pathlib import Path
 from parallax_core.api import DType, LayerRange, StagePlan
 from parallax_core.models.stages import open_stage
 from parallax_core.plugins.host import PluginHost
-
-def read_memory():
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) * 1024
+from tests.e2e.test_loaded_size import read_memory
 
 folder, small, backend, dtype = sys.argv[1:]
 host = PluginHost.prepare()
@@ -84,7 +85,67 @@ def test_process_grows_by_what_was_told(tmp_path: Path, method: str, backend: st
     host = PluginHost.prepare()
     size = measure_loaded(host, host.backends().get(backend), StagePlan(model=folder, dtype=dtype))
     command = [sys.executable, "-c", OPEN, str(folder), str(tmp_path / "small"), backend, dtype]
-    grown, loaded = map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    grown, loaded = map(int, ran.stdout.split())
     assert size is not None
     assert size.weigh() == pytest.approx(loaded, rel=MOST)
     assert (1 - MOST) * size.weigh() <= grown <= (1 + MOST) * size.weigh() + BUFFERS
+
+
+ADAPT = """
+import sys
+from pathlib import Path
+from parallax_adapters.store import AdapterStore
+from parallax_core.api import Draw, Open, Row, Sampling, SeqId, SequenceSpec, StageBatch, StagePlan
+from parallax_core.models.stages import measure_loaded, open_stage
+from parallax_core.plugins.host import PluginHost
+from tests.e2e.test_loaded_size import read_memory
+
+folder, backend, dtype, *adapters = sys.argv[1:]
+host = PluginHost.prepare()
+offer, plan = host.backends().get(backend), StagePlan(model=Path(folder), dtype=dtype, memory_fraction=1e-4)
+keys = [AdapterStore().add(Path(each)) for each in adapters]
+stage = open_stage(host, offer, plan)
+
+def answer(numbered):
+    for seq, key in numbered:
+        spec = SequenceSpec(prompt_length=4, sampling=Sampling(temperature=0), adapter=key)
+        stage.edit([Open(SeqId(seq), spec)])
+    stage.step(StageBatch(tuple(Row(SeqId(seq), 0, (1, 2, 3, 4), (Draw(3),)) for seq, _ in numbered))).wait()
+
+answer([(1, ""), (2, "")])
+before = read_memory()
+answer(list(enumerate(keys, start=3)))
+print(read_memory() - before, sum(measure_loaded(host, offer, plan).adapters))
+"""
+SLOTS, RANK = 4, 64
+MEDIUM = {"hidden_size": 512, "intermediate_size": 1408, "head_dim": 64, "num_attention_heads": 8}
+
+
+def read_memory() -> int:
+    """Return the bytes that this process has, without those of files."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) * 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs the /proc of Linux")
+@pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [
+        ("torch", "bfloat16"),
+        pytest.param("torch", "float32", marks=pytest.mark.nightly),
+        pytest.param("mlx", "auto", marks=pytest.mark.nightly),
+    ],
+)
+def test_adapters_take_what_is_kept_for_them(tmp_path: Path, backend: str, dtype: DType) -> None:
+    save_family("llama", model := tmp_path / "model", **MEDIUM)
+    sizes = list_sizes(model, ("_proj",))
+    adapters = [write_adapter(tmp_path / f"{seed}", make_matrices(sizes, RANK, seed), r=RANK) for seed in range(SLOTS)]
+    changes = {"RESERVE": "true", "MAX_ADAPTERS": str(SLOTS), "MAX_RANK": str(RANK)}
+    settings = {f"PARALLAX_ADAPTERS__{name}": value for name, value in changes.items()}
+    command = [sys.executable, "-c", ADAPT, str(model), backend, dtype, *map(str, adapters)]
+    env = {**os.environ, **settings, "PARALLAX_HOME": str(tmp_path / "home")}
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, env=env, cwd=ROOT)
+    grown, kept = map(int, ran.stdout.split())
+    assert kept > 8 * 2**20
+    assert 0.85 * kept <= grown <= 1.1 * kept + 6 * 2**20

@@ -24,7 +24,9 @@ from parallax_adapters.messages import (
     AdapterHeld,
     AdapterOffer,
     AdapterPiece,
+    AdapterRoom,
 )
+from parallax_adapters.room import KeptRoom, find_own_room
 from parallax_adapters.store import AdapterStore
 from parallax_core.api import (
     MOST_TEXT,
@@ -92,6 +94,11 @@ class LocalLayers:
             ranges = [holder.layers for holder in self._holders]
         return list(dict.fromkeys(name for layers in ranges for name in store.list_missing(key, layers)))
 
+    def find_room(self) -> KeptRoom:
+        """Return the memory that stages of this process are to keep for adapters: the most that a head asks for."""
+        with self._lock:
+            return max([find_own_room(), *(head.room for head in self._heads)], key=lambda room: room.slots * room.rank)
+
     @contextmanager
     def fed_by(self, head: HeadCopies) -> Iterator[None]:
         """Get adapters from a head within the context."""
@@ -115,6 +122,8 @@ class HeadCopies:
         """Ask ``peer`` for what ``layers`` need, and keep it in the store that ``make_store`` returns."""
         self._peer, self._layers, self._make_store = peer, layers, make_store
         self.loop = asyncio.get_running_loop()
+        self.room = KeptRoom()
+        """What its stages are to keep for adapters."""
         self._offered: dict[str, bytes] = {}
         self._pieces: dict[tuple[str, str, int], asyncio.Future[bytes]] = {}
         self._changing = asyncio.Lock()
@@ -123,7 +132,12 @@ class HeadCopies:
     @property
     def takers(self) -> Takers:
         """What takes the messages of the head."""
-        return {AdapterOffer: self._take_offer, AdapterGone: self._take_end, AdapterPiece: self._take_piece}
+        return {
+            AdapterOffer: self._take_offer,
+            AdapterGone: self._take_end,
+            AdapterPiece: self._take_piece,
+            AdapterRoom: self._take_room,
+        }
 
     def has(self, key: str) -> bool:
         """Whether the head offers an adapter."""
@@ -207,6 +221,9 @@ class HeadCopies:
         future = self._pieces.pop((piece.key, piece.name, piece.start), None)
         if future is not None and not future.done():
             future.set_result(piece.data)
+
+    def _take_room(self, room: AdapterRoom) -> None:
+        self.room = KeptRoom(room.slots, room.rank)
 
     async def _answer(self, key: str) -> None:
         fault = ""

@@ -9,8 +9,9 @@ from typing import Generic, TypeVar
 
 from parallax_adapters.copies import LAYERS
 from parallax_adapters.peft_files import LowRank
+from parallax_adapters.room import KeptRoom
 from parallax_adapters.store import AdapterStore
-from parallax_core.api import BackendFailed, LayerRange, ParallaxError, SeqId, Unsupported
+from parallax_core.api import BackendFailed, LayerRange, Machine, ParallaxError, SeqId, Unsupported, format_bytes
 
 T = TypeVar("T")
 
@@ -29,12 +30,21 @@ class KeptAdapters(Generic[T]):
         convert: returns what a backend keeps of an adapter, given its matrices by module.
         layers: the layers; what an adapter changes in them and `sizes` does not have, is refused.
         any_thread: whether ``convert`` may run in any thread, while the stages compute in theirs.
+        item_bytes: of a number, as it is kept.
+        find_free: returns the bytes that are free where they are kept, None if that is not known; None: main memory.
     """
 
     def __init__(
-        self, convert: Callable[[Mapping[str, LowRank]], T], layers: LayerRange, *, any_thread: bool = False
+        self,
+        convert: Callable[[Mapping[str, LowRank]], T],
+        layers: LayerRange,
+        *,
+        any_thread: bool = False,
+        item_bytes: int = 4,
+        find_free: Callable[[], int | None] | None = None,
     ) -> None:
         self._convert, self.layers, self._any_thread = convert, layers, any_thread
+        self._item_bytes, self._find_free = item_bytes, find_free or Machine().free_memory
         self._prepared: deque[tuple[str, T]] = deque(maxlen=MOST_PREPARED)
         self.sizes: dict[str, tuple[int, int]] = {}
         """The inputs and outputs of each module that takes adapters, by its name from its layer on."""
@@ -45,6 +55,16 @@ class KeptAdapters(Generic[T]):
         self._faults: dict[str, str] = {}
         """By key, why an adapter could not be loaded."""
         LAYERS.add(self)  # before they serve, the adapters that are loaded come
+
+    @property
+    def room(self) -> KeptRoom:
+        """The memory to keep for adapters."""
+        return LAYERS.find_room()
+
+    @property
+    def sides(self) -> int:
+        """The inputs and outputs of all modules that take adapters, together."""
+        return sum(map(sum, self.sizes.values()))
 
     def prepare(self, key: str) -> None:
         """Convert an adapter ahead, so that `load` takes no time; it tells what is wrong with the adapter.
@@ -107,6 +127,9 @@ class KeptAdapters(Generic[T]):
             shapes = (matrices.a.shape[1], matrices.b.shape[0])
             if shapes != (inputs, outputs):
                 raise Unsupported(f"{name} has {inputs} inputs and {outputs} outputs in this model, and {shapes} in it")
+        needed = sum(each.rank * sum(self.sizes[name]) for name, each in modules.items()) * self._item_bytes
+        if (free := self._find_free()) is not None and needed > free:
+            raise Unsupported(f"it takes {format_bytes(needed)} of memory, and {format_bytes(free)} are free")
         return modules
 
     def _drop(self, newest: str) -> None:

@@ -2,6 +2,7 @@
 
 A head offers an adapter by its list of files (`AdapterOffer`). A node asks for what it lacks of its own layers, by
 pieces (`AdapterAsk`, `AdapterPiece`), and tells when it has all (`AdapterHeld`). `AdapterGone` ends an offer.
+`AdapterRoom` is sent first if memory is kept for adapters.
 """
 
 from __future__ import annotations
@@ -83,4 +84,14 @@ class AdapterHeld(ServiceMessage, frozen=True, tag=service_tag(DISTRIBUTION, 4))
         return msgspec.structs.replace(self, fault=make_printable(self.fault, MOST_TEXT))
 
 
-ALL = (AdapterOffer, AdapterGone, AdapterAsk, AdapterPiece, AdapterHeld)
+class AdapterRoom(ServiceMessage, frozen=True, tag=service_tag(DISTRIBUTION, 5)):
+    """Tells the room that stages keep for adapters, before all else; from the head to a node."""
+
+    most_bytes: ClassVar[int] = 256
+    most_per_s: ClassVar[float] = 10.0
+
+    slots: Annotated[int, Meta(ge=1, le=2**20)]
+    rank: Annotated[int, Meta(ge=1, le=2**20)]
+
+
+ALL = (AdapterOffer, AdapterGone, AdapterAsk, AdapterPiece, AdapterHeld, AdapterRoom)

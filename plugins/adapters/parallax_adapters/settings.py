@@ -30,6 +30,13 @@ class AdapterSettings:
         ),
     ] = ()
     max_rank: Annotated[int, Meta(description="The largest rank of an adapter.", ge=1)] = 256
+    reserve: Annotated[
+        bool,
+        Meta(
+            description="Keep memory on each stage for max_adapters adapters of max_rank on all matrices, and plan with"
+            " it; else adapters take what is free."
+        ),
+    ] = False
     runtime_loading: Annotated[
         bool, Meta(description="Let administrators load and unload adapters while the server runs.")
     ] = True

@@ -17,7 +17,9 @@ from parallax_adapters.messages import (
     AdapterHeld,
     AdapterOffer,
     AdapterPiece,
+    AdapterRoom,
 )
+from parallax_adapters.room import find_own_room
 from parallax_adapters.store import AdapterStore
 from parallax_core.api import JoinedPeer, NodeService, PeerLost, ServiceContext, Takers
 
@@ -26,7 +28,7 @@ STALL_S = 30.0
 
 logger = logging.getLogger(__name__)
 
-Outgoing = AdapterOffer | AdapterGone | AdapterAsk
+Outgoing = AdapterOffer | AdapterGone | AdapterAsk | AdapterRoom
 """What is sent to a node; a question stands for its answer."""
 
 
@@ -41,6 +43,8 @@ class NodeCopies:
         self._signs = 0
         self._held: dict[str, asyncio.Future[str]] = {}
         self.left = asyncio.Event()
+        if (room := find_own_room()).slots:
+            self._outbox.put_nowait(AdapterRoom(room.slots, room.rank))
         for key in offered:
             self.offer(key)
 

@@ -20,8 +20,11 @@ from parallax_adapters.messages import (
     AdapterHeld,
     AdapterOffer,
     AdapterPiece,
+    AdapterRoom,
 )
 from parallax_adapters.plugin import parallax_register_node_services
+from parallax_adapters.room import KeptRoom
+from parallax_adapters.settings import CHOSEN, AdapterSettings
 from parallax_adapters.sharing import AdapterSharing
 from parallax_adapters.store import AdapterStore, make_key
 from parallax_core.api import LayerRange, ParallaxError, PeerLost, ServiceMessage
@@ -42,6 +45,7 @@ class TestAdapters(NodeServiceConformance):
         AdapterPiece(KEY, "layer-1.safetensors", 2**33, b"x" * PIECE),
         AdapterHeld(KEY, "the disk is full"),
         AdapterGone(KEY),
+        AdapterRoom(2**20, 2**20),
     )
 
     @pytest.fixture(autouse=True)
@@ -175,6 +179,30 @@ async def test_damaged_piece_is_refused_and_asked_for_again(
         link.change = lambda each: each
         await asyncio.to_thread(layers.fetch, key)  # as a stage does that lacks it
         assert store.has(key, holder.layers)
+
+
+async def test_nodes_are_told_the_room_to_keep_before_anything_else(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = machines.load()
+    async with machines.join("one", [Holder(LayerRange(0, 2))]) as (_, link, layers):
+        await machines.head.spread(key)
+        assert layers.find_room() == KeptRoom(), "nothing is kept by default"
+    monkeypatch.setattr(CHOSEN, "settings", AdapterSettings(reserve=True, max_adapters=4, max_rank=16))
+    async with machines.join("two", [Holder(LayerRange(0, 2))]) as (_, link, layers):
+        monkeypatch.setattr(CHOSEN, "settings", AdapterSettings(max_adapters=99))  # what the node itself has
+        await machines.head.spread(key)
+        assert link.sent[0] == AdapterRoom(4, 16)
+        assert layers.find_room() == KeptRoom(4, 16)
+    assert layers.find_room() == KeptRoom()
+
+
+def test_room_that_does_not_fit_is_refused() -> None:
+    room = KeptRoom(4, 16)
+    assert room.weigh(2, copies=2, more=1) == 9 * 16 * 2
+    assert (room.take(1000, 600), KeptRoom().take(1000, 0)) == (400, 1000)
+    with pytest.raises(ParallaxError, match="4 adapters of rank 16 take 1000 bytes beside these layers, and 999 bytes"):
+        room.take(999, 1000)
 
 
 async def test_node_that_is_lost_holds_up_nobody(machines: Machines) -> None:

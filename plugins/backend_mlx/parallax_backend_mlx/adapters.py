@@ -7,8 +7,10 @@ from contextlib import contextmanager
 
 from parallax_adapters.kept import KeptAdapters
 from parallax_adapters.peft_files import MODULE, LowRank
+from parallax_backend_mlx.memory import find_room
 from parallax_backend_mlx.panel_weights import PanelLinear
 from parallax_backend_mlx.runtime import Linear, Module, QuantizedLinear, mx
+from parallax_backend_mlx.sizes import weigh_room
 from parallax_backend_mlx.tensors import read_tensor
 from parallax_core.api import BackendFailed, LayerRange, Row, SeqId
 
@@ -50,7 +52,7 @@ class AdapterTable:
     def __init__(self, model: Module, layers: LayerRange, dtype: mx.Dtype) -> None:
         self._dtype = dtype if mx.default_device() == mx.Device(mx.gpu) else mx.float32
         """Of the matrices; on a CPU, MLX gathers those of float32 alone."""
-        self.kept = KeptAdapters(self._convert, layers)
+        self.kept = KeptAdapters(self._convert, layers, item_bytes=self._dtype.size, find_free=find_room)
         self.places: mx.array | None = None
         """The number in the stacks of the adapter of each row that is computed now; None: no row has one."""
         self._keys: dict[SeqId, str] = {}
@@ -64,6 +66,11 @@ class AdapterTable:
                 if found and name in NAMES and (sizes := _find_sizes(child)):
                     self.kept.sizes[found[1]] = sizes
                     setattr(module, name, AdaptedLinear(child, found[1], self))
+
+    def take_room(self, free: float) -> float:
+        """Return what is left of free memory beside that kept for adapters; raises ParallaxError if too little is."""
+        room = self.kept.room
+        return room.take(free, weigh_room(room, self._dtype.size) * self.kept.sides)
 
     def load(self, key: str) -> None:
         """Load an adapter unless it is loaded; see `KeptAdapters.load`."""

@@ -199,7 +199,7 @@ def _read_checkpoint(plan: StagePlan) -> Checkpoint:
 def _measure_room(plan: StagePlan, config: dict[str, Any], network: Network) -> Opening:
     """Return what stages of a network have in common; its weights are loaded."""
     parts = identify_weights(plan, network.layers, network.num_layers).parts
-    return Opening(plan, config, parts, find_room() * plan.memory_fraction)
+    return Opening(plan, config, parts, network.adapters.take_room(find_room()) * plan.memory_fraction)
 
 
 def _check_layers(plan: StagePlan, count: int) -> StagePlan:

@@ -16,7 +16,7 @@ from parallax_backend_torch.kernels.library import find_library
 from parallax_backend_torch.kernels.linear import Gate, Packed
 from parallax_backend_torch.kernels.parts import multiply_gelu, multiply_silu
 from parallax_backend_torch.kernels.rows import WeightKind
-from parallax_core.api import BackendFailed, LayerRange, SeqId
+from parallax_core.api import BackendFailed, LayerRange, Machine, SeqId
 from parallax_sampling_torch.tensors import read_tensor
 
 if TYPE_CHECKING:
@@ -156,7 +156,8 @@ class AdapterTable:
 
     def __init__(self, layers: LayerRange, device: torch.device, dtype: torch.dtype) -> None:
         self._device, self._dtype = device, dtype
-        self.kept = KeptAdapters(self._convert, layers, any_thread=True)
+        free = Machine().free_memory if device.type == "cpu" else lambda: int(torch.cuda.mem_get_info(device)[0])
+        self.kept = KeptAdapters(self._convert, layers, any_thread=True, item_bytes=dtype.itemsize, find_free=free)
         self.batch: AdapterBatch | None = None
         """The adapters of the current step; None in a step without."""
         self._matrices: list[Sequence[ModulePart]] = []
@@ -175,6 +176,10 @@ class AdapterTable:
         """Take no adapters for a matrix."""
         for part in linear.parts:
             self.kept.sizes.pop(part.name, None)
+
+    def take_room(self, free: float) -> float:
+        """Return what is left of free memory beside that kept for adapters; raises ParallaxError if too little is."""
+        return self.kept.room.take(free, self.kept.room.weigh(self._dtype.itemsize) * self.kept.sides)
 
     @property
     def num_bytes(self) -> int:

@@ -176,6 +176,7 @@ def _open_weights(plan: StagePlan, shape: Shape) -> Loading:
 def _keep_layers(loading: Loading, runner: Runner, kept: Sequence[CacheSpec]) -> LoadedLayers:
     """Return loaded layers without their files, and measure the memory that is left."""
     plan, selection, factory = loading.plan, loading.selection, loading.weights.factory
+    room = find_room(factory.device)
     return LoadedLayers(
         plan=plan,
         shape=loading.shape,
@@ -185,7 +186,7 @@ def _keep_layers(loading: Loading, runner: Runner, kept: Sequence[CacheSpec]) ->
         runner=runner,
         kept=kept,
         parts=identify_weights(plan, selection.layers, selection.num_layers).parts,
-        room_bytes=find_room(factory.device) * plan.memory_fraction,
+        room_bytes=(factory.adapters.take_room(room) if factory.adapters else room) * plan.memory_fraction,
     )
 
 

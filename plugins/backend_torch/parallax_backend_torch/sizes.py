@@ -7,10 +7,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from parallax_adapters.copies import LAYERS
 from parallax_backend_torch.probe import probe_machine
 from parallax_backend_torch.settings import TorchSettings
 from parallax_core.api import LoadedSize, StagePlan
-from parallax_formats.sizes import FindPart, StoredWeight, Weigh, find_stored, measure_loaded
+from parallax_formats.sizes import FindPart, StoredWeight, Weigh, find_stored, keep_adapters, measure_loaded
 
 if TYPE_CHECKING:
     from parallax_backend_torch.kernels.rows import WeightKind
@@ -32,23 +33,41 @@ OTHERS = {
 
 def measure_size(plan: StagePlan, find_part: FindPart) -> LoadedSize:
     """Return what the model of ``plan`` takes; see `parallax_core.api.BackendSpec.size`."""
-    settings = TorchSettings(**plan.options)
+    settings, room = TorchSettings(**plan.options), LAYERS.find_room()
     if (plan.device or probe_machine().device.lower()).startswith("cuda"):
-        return measure_loaded(plan, find_part, lambda stored: _weigh_on_gpu(plan, stored))
-    values = 2 if plan.dtype == "bfloat16" else 4
-    return measure_loaded(plan, find_part, lambda stored: _weigh_on_cpu(plan, settings, stored), values, OTHERS)
+        size = measure_loaded(plan, find_part, lambda stored: _weigh_on_gpu(plan, stored))
+        item = _find_item
+    else:
+        values = 2 if plan.dtype == "bfloat16" else 4
+        size = measure_loaded(plan, find_part, lambda stored: _weigh_on_cpu(plan, settings, stored), values, OTHERS)
+        item = _find_adapter_item
+    if not room.slots:
+        return size
+    return keep_adapters(size, plan, find_part, lambda stored: room.weigh(item(plan, stored)))
+
+
+def _find_item(plan: StagePlan, stored: Sequence[StoredWeight]) -> int:
+    return DTYPE_BYTES[find_stored(stored) if plan.dtype == "auto" else plan.dtype]
+
+
+def _find_adapter_item(plan: StagePlan, stored: Sequence[StoredWeight]) -> int:
+    """Return the bytes of a number of an adapter on a CPU; see `LayerFactory.adapter_dtype`."""
+    return 4 if _find_kind(plan, TorchSettings(**plan.options), stored) == "float32" else 2
 
 
 def _weigh_on_gpu(plan: StagePlan, stored: Sequence[StoredWeight]) -> Weigh:
-    item = DTYPE_BYTES[find_stored(stored) if plan.dtype == "auto" else plan.dtype]
+    item = _find_item(plan, stored)
     return lambda weight: (item if weight.is_matrix else VECTOR_BYTES) * weight.numbers
 
 
-def _weigh_on_cpu(plan: StagePlan, settings: TorchSettings, stored: Sequence[StoredWeight]) -> Weigh:
+def _find_kind(plan: StagePlan, settings: TorchSettings, stored: Sequence[StoredWeight]) -> WeightKind:
     kernels = settings.kernels != "off" and any(KERNELS.glob("native.*"))
     has_codes = any(map(_is_coded, stored))
-    kind = choose_kind(plan.dtype, settings.weights, find_stored(stored), has_codes=has_codes, has_kernels=kernels)
-    item = KIND_BYTES[kind]
+    return choose_kind(plan.dtype, settings.weights, find_stored(stored), has_codes=has_codes, has_kernels=kernels)
+
+
+def _weigh_on_cpu(plan: StagePlan, settings: TorchSettings, stored: Sequence[StoredWeight]) -> Weigh:
+    item = KIND_BYTES[_find_kind(plan, settings, stored)]
 
     def weigh(weight: StoredWeight) -> float:
         if weight.form and settings.weights == "auto":

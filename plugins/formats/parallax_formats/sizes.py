@@ -66,11 +66,15 @@ class StoredWeight:
     """The form of its codes, if they are steps of a scale."""
     is_expert: bool = False
     """Whether it belongs to experts that tokens are routed to."""
+    sides: int = 0
+    """Its rows and columns together, if it is a plain matrix; 0: unknown."""
 
 
 Weigh = Callable[[StoredWeight], float]
 """Returns the bytes that a weight takes when it is loaded."""
 FindPart = Callable[[str], Part | None]
+ADAPTED = 7
+"""The matrices of a usual layer: four of attention, and three of a gated MLP."""
 
 
 def measure_loaded(
@@ -94,6 +98,23 @@ def measure_loaded(
     numbers, weigh = count_numbers(plan.shape), make_weigh([weight for _, weight in stored])
     totals = {name: round(item * numbers) for name, item in others.items()}
     return replace(_sum_parts(plan.shape, stored, weigh), value_bytes=value_bytes, others=totals)
+
+
+def keep_adapters(
+    size: LoadedSize, plan: StagePlan, find_part: FindPart, weigh_side: Callable[[Sequence[StoredWeight]], float]
+) -> LoadedSize:
+    """Return the size of a model with memory for LoRA adapters on all matrices of its layers but those of experts.
+
+    Args:
+        size: without.
+        plan: see `measure_loaded`.
+        find_part: see `measure_loaded`.
+        weigh_side: returns the bytes to keep for each row and column of a matrix, given the weights.
+    """
+    assert plan.shape is not None, "core has read it"
+    stored = list(_list_stored(plan.model, plan.shape, find_part)) or list(_guess_stored(plan.model, plan.shape))
+    taken = weigh_side([weight for _, weight in stored])
+    return replace(size, adapters=tuple(round(taken * sides) for sides in _count_sides(plan.shape, stored)))
 
 
 def measure_stored(folder: Path, shape: ModelShape, find_part: FindPart, total: int = 0) -> LoadedSize:
@@ -136,6 +157,20 @@ def _sum_parts(shape: ModelShape, stored: Sequence[tuple[Part, StoredWeight]], w
         after=round(sums.get("after", 0.0)),
         is_tied=shape.is_tied,
     )
+
+
+def _count_sides(shape: ModelShape, stored: Sequence[tuple[Part, StoredWeight]]) -> list[int]:
+    """Return the rows and columns of the matrices of each layer, without those of experts.
+
+    Where a shape is not known, one side is the width of the model.
+    """
+    sides, width = [0] * len(shape.layers), shape.hidden_size
+    for part, weight in stored:
+        if isinstance(part, int) and weight.is_matrix and not weight.is_expert:
+            whole = weight.numbers >= shape.layers[part].weights - shape.layers[part].expert_weights
+            guessed = (ADAPTED if whole else 1) * width + weight.numbers // width
+            sides[part] += weight.sides or guessed
+    return sides
 
 
 def count_numbers(shape: ModelShape) -> int:
@@ -215,7 +250,10 @@ def _describe_tensor(location: TensorLocation, types: Mapping[str, str]) -> Stor
 
         per_block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[form]]
         return StoredWeight(size // block_bytes * per_block, size, form=form)
-    return StoredWeight(numbers, size, KINDS.get(location.kind, ""), is_matrix=len(location.shape) >= MATRIX)
+    sides = sum(location.shape) if len(location.shape) == MATRIX else 0
+    return StoredWeight(
+        numbers, size, KINDS.get(location.kind, ""), is_matrix=len(location.shape) >= MATRIX, sides=sides
+    )
 
 
 def _guess_stored(folder: Path, shape: ModelShape) -> Iterator[tuple[Part, StoredWeight]]:

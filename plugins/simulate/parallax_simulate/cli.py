@@ -121,7 +121,7 @@ def simulate(
     estimator = PlacementEstimator(problem)
     placed = make_placement(host, placement).place(problem, estimator)
     if not placed.pipelines:
-        raise refuse_model(problem, measured.shape)
+        raise refuse_model(problem, measured)
     estimate = estimator.estimate(placed)
     chosen = PlannedRouting(make_policy(host, "routing", routing), lambda rank: estimate.pipelines[rank].num_requests)
     options = SimulationOptions(

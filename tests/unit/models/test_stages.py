@@ -96,12 +96,15 @@ def make_host(
                 factory=Ref(f"{__name__}:Recording"),
                 options=Ref(f"{__name__}:Options"),
             ),
-            BackendSpec(
-                name="sized",
-                summary="s",
-                probe=Ref(f"{__name__}:probe"),
-                factory=Ref(f"{__name__}:Recording"),
-                size=Ref(f"{__name__}:measure_tiny"),
+            *(
+                BackendSpec(
+                    name=name,
+                    summary="s",
+                    probe=Ref(f"{__name__}:probe"),
+                    factory=Ref(f"{__name__}:Recording"),
+                    size=Ref(f"{__name__}:{measure}"),
+                )
+                for name, measure in {"sized": "measure_tiny", "kept": "measure_kept"}.items()
             ),
             *(
                 BackendSpec(
@@ -206,6 +209,10 @@ def measure_tiny(plan: StagePlan, find_part: Callable[[str], object]) -> LoadedS
     return LoadedSize(layers=(40,) * 3, before=20, after=10, is_tied=True, others={"int8": 75, "int4": 38})
 
 
+def measure_kept(plan: StagePlan, find_part: Callable[[str], object]) -> LoadedSize:
+    return replace(measure_tiny(plan, find_part), adapters=(20,) * 3)
+
+
 @pytest.mark.parametrize(
     ("layers", "free", "fitting"),
     [
@@ -231,6 +238,16 @@ def test_model_that_does_not_fit_is_refused_with_the_forms_that_do(
     with pytest.raises(ParallaxError, match=rf"needs \d+ bytes as sized loads it, and {free} bytes are free") as caught:
         check(tmp_path)
     assert caught.value.hint == fitting
+
+
+def test_memory_kept_for_adapters_counts(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    host = make_host({})
+    offer = host.backends().get("kept")
+    RoomCheck(host, [offer], StagePlan(model=Path(), layers=LayerRange(1, 3)), 150)(tmp_path)
+    with pytest.raises(ParallaxError, match="needs 150 bytes as kept loads it, 40 bytes of it for adapters") as caught:
+        RoomCheck(host, [offer], StagePlan(model=Path(), layers=LayerRange(1, 3)), 149)(tmp_path)
+    assert caught.value.hint == "int8 needs 95 bytes; int4 needs 67 bytes"
 
 
 def test_backend_that_tells_no_size_refuses_nothing(tmp_path: Path) -> None:

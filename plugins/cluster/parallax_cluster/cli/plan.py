@@ -144,7 +144,7 @@ def plan(
         print("\n".join(render_plans(model, plans, measured.basis, styled=sys.stdout.isatty())))
         print("\n".join(rank_plans(plans[0], compared)), end="\n" * bool(compared))
     if not any(each.placement.pipelines for each in (*plans, *compared)):
-        raise refuse_model(plans[0].problem, measured.shape)
+        raise refuse_model(plans[0].problem, measured)
 
 
 def _find_cluster(nodes: Path | None, url: str | None) -> ClusterProfile:

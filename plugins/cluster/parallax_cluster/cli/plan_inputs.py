@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from parallax_cluster.deploy.weight_size import fetch_headers, measure_stored, read_model
 from parallax_cluster.layer_plan import describe_unreachable, lacks_links
 from parallax_cluster.placement.cost_model import CostModel
-from parallax_cluster.placement.demand import measure_demand, weigh_layers
+from parallax_cluster.placement.demand import add_adapters, measure_demand, weigh_layers
 from parallax_cluster.placement.guessed_shape import guess_shape, read_count
 from parallax_cluster.placement.policy import SearchPlacement
 from parallax_cluster.placement.shortage import describe_shortage, find_rest
@@ -44,6 +44,8 @@ class MeasuredModel(NamedTuple):
     shape: ModelShape
     basis: str
     """How its weights were counted, in words."""
+    adapters: tuple[int, ...] = ()
+    """The bytes kept for adapters beside each layer; see `LoadedSize`."""
 
 
 def read_nodes(path: Path) -> Any:  # noqa: ANN401 -- of any type; `read_cluster` checks it
@@ -107,14 +109,16 @@ def measure_model(
     if size is None:
         raise ParallaxError(f"backend {backend!r} does not tell what it loads", "give --weight-bits")
     basis = f"as {backend} loads them" + (f" on {device}" if device else "")
-    return MeasuredModel(measure_demand(known.shape, size=size), known.shape, basis)
+    if size.adapters:
+        basis += f", with {format_bytes(sum(size.adapters))} kept for adapters"
+    return MeasuredModel(measure_demand(known.shape, size=size), known.shape, basis, size.adapters)
 
 
 def _take_bits(shape: ModelShape, bits: float) -> MeasuredModel:
     return MeasuredModel(measure_demand(shape, bits / 8), shape, f"at {bits:g} bits each")
 
 
-def refuse_model(problem: PlacementProblem, shape: ModelShape) -> ParallaxError:
+def refuse_model(problem: PlacementProblem, model: MeasuredModel) -> ParallaxError:
     """Return the error for a model that does not fit on the nodes, or on those that reach each other.
 
     The hint names the most bits per weight with which it would.
@@ -124,7 +128,7 @@ def refuse_model(problem: PlacementProblem, shape: ModelShape) -> ParallaxError:
         return ParallaxError(f"the model cannot be placed: {describe_unreachable(problem.cluster)}", hint)
     message = f"the model does not fit: {describe_shortage(problem)}"
     for bits in BITS:
-        demand = measure_demand(shape, bits / 8)
+        demand = add_adapters(measure_demand(model.shape, bits / 8), model.adapters)
         if problem.cluster.nodes and not len(find_rest(CostModel(replace(problem, model=demand)))):
             needed = format_bytes(weigh_layers(demand, LayerRange(0, len(demand.layers))))
             return ParallaxError(message, f"with {bits:g} bits per weight it would fit, in {needed}; or add nodes")

@@ -48,7 +48,14 @@ def measure_demand(
     shared = embedding if shape.is_tied else 0
     borders = tuple(count_border_bytes(border, value_bytes) for border in list_borders(shape))
     hidden = max(borders, default=0) or shape.hidden_size * value_bytes
-    return ModelDemand(layers=tuple(layers), hidden=hidden, shared=shared, borders=borders)
+    return add_adapters(ModelDemand(layers=tuple(layers), hidden=hidden, shared=shared, borders=borders), size.adapters)
+
+
+def add_adapters(model: ModelDemand, adapters: Sequence[int]) -> ModelDemand:
+    """Return the demand of a model with bytes kept for adapters beside each layer; a step reads few of them."""
+    pairs = zip(model.layers, adapters or [0] * len(model.layers), strict=True)
+    layers = [dataclasses.replace(layer, weights=layer.weights + kept) for layer, kept in pairs]
+    return dataclasses.replace(model, layers=tuple(layers))
 
 
 def weigh_layers(model: ModelDemand, layers: LayerRange) -> int:

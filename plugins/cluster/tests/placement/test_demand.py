@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from parallax_cluster.placement.demand import measure_demand, weigh_layers
+from parallax_core.contracts.backend import LoadedSize
 from parallax_core.contracts.model import LayerShape, ModelShape, Plane, TokenUse
 from parallax_core.contracts.placement import LayerDemand, ModelDemand
 from parallax_core.contracts.stage import LayerRange
@@ -46,6 +47,15 @@ def test_what_both_ends_share_counts_once_where_all_layers_are_together() -> Non
     whole, first, rest, last = (weigh_layers(demand, LayerRange(*ends)) for ends in ((0, 3), (0, 2), (1, 3), (2, 3)))
     assert (first, rest, last) == (4640, 4704, 2704)
     assert whole == first + last - demand.shared
+
+
+def test_memory_kept_for_adapters_is_taken_and_not_read() -> None:
+    size = LoadedSize(layers=(2000,) * 3, before=640, after=704)
+    plain, kept = (measure_demand(SHAPE, size=each) for each in (size, dataclasses.replace(size, adapters=(5, 6, 7))))
+    more = [layer.weights - before.weights for layer, before in zip(kept.layers, plain.layers, strict=True)]
+    assert more == [5, 6, 7]
+    assert [layer.read for layer in kept.layers] == [layer.read for layer in plain.layers]
+    assert weigh_layers(kept, LayerRange(1, 3)) == size.weigh(LayerRange(1, 3)) + 13
 
 
 def test_quantized_weights_take_fewer_bytes_and_as_many_flops() -> None:
