@@ -55,34 +55,8 @@ from parallax_core.api import (
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline.engine import PipelineEngine
 
-LONG = """Photosynthesis is the process by which plants turn light into energy. It takes place in chloroplasts, which
-hold chlorophyll, the pigment that makes leaves green. In the first part of the process, light splits water, oxygen is
-set free, and energy is stored for a short time. In the second part, that energy is used to build sugar from carbon
-dioxide taken from the air. Almost all life on Earth depends on it, because it feeds plants and whatever eats them, and
-because it makes the oxygen that animals breathe. The rate of the process depends on the amount of light, on the
-temperature, and on how much carbon dioxide there is. Farmers make use of this in greenhouses, where all three can be
-raised. The most important thing to remember is""".replace("\n", " ")
-PROMPTS = (
-    "The capital of France is",
-    "Once upon a time, in a village at the foot of a mountain, there lived",
-    "def fibonacci(n):\n    ",
-    "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n",
-    "<|im_start|>user\nExplain in one sentence why the sky is blue.<|im_end|>\n<|im_start|>assistant\n",
-    "1, 1, 2, 3, 5, 8, 13,",
-    "Les trois couleurs du drapeau français sont",
-    "Dear Sir or Madam,\n\nI am writing to complain about",
-    '{"name": "Alice", "age": 30, "city":',
-    LONG,
-    "The three laws of thermodynamics are",
-    "SELECT name, age FROM users WHERE",
-    "<|im_start|>user\nWrite a haiku about the sea.<|im_end|>\n<|im_start|>assistant\n",
-    "<|im_start|>user\nWhat is 17 times 23?<|im_end|>\n<|im_start|>assistant\n",
-    "In 1969, the first human beings",
-    "Die Hauptstadt von Deutschland ist",
-    "import numpy as np\n\ndef softmax(x):\n",
-    "To make a good cup of tea, first",
-    "Roses are red, violets are blue,",
-    "The quick brown fox jumps over the lazy dog. The lazy dog",
+PROMPTS: tuple[str, ...] = tuple(
+    json.loads(Path(__file__).with_name("data").joinpath("prompts.json").read_text("utf-8"))
 )
 MAX_DIFFERING, MAX_GAP = 1, 1e-3
 BACKENDS = {

@@ -16,7 +16,7 @@ BUDGETS = {
     "parallax_core/testing": 11_150,
     "tests": 80_000,
     "docs/examples": 1_610,
-    "benchmarks": 8_030,
+    "benchmarks": 8_000,
     "labs": 2_500,
     "plugins/adapters": 3_400,
     "plugins/api_anthropic": 2_400,
