@@ -41,9 +41,7 @@ class KeptRoom:
         what = f"{self.slots} adapters of rank {self.rank}"
         if taken >= free:
             message = f"{what} take {format_bytes(taken)} beside these layers, and {format_bytes(free)} are free"
-            hint = (
-                "lower MAX_ADAPTERS or MAX_RANK of PARALLAX_ADAPTERS__, or keep none: PARALLAX_ADAPTERS__RESERVE=false"
-            )
+            hint = "lower max_adapters or max_rank in [adapters], or keep no room: PARALLAX_ADAPTERS__RESERVE=false"
             raise ParallaxError(message, hint)
         logger.info("memory kept for adapters: %s for %s", format_bytes(taken), what)
         return free - taken
