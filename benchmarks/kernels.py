@@ -26,7 +26,7 @@ from benchmarks.record import describe_run, make_parser, write_report
 from parallax_backend_torch.kernels import layer, library, linear
 from parallax_backend_torch.kernels.attention import Pool, Rows, Rule
 
-KINDS: tuple[linear.WeightKind, ...] = ("float32", "bfloat16", "int8", "int4")
+KINDS: tuple[linear.WeightKind, ...] = ("float32", "bfloat16", "int8", "int8_low", "int4")
 HEADS, KV_HEADS, DIM, WIDTH, INNER, VOCAB = 9, 3, 64, 576, 1536, 49152
 NUM_LAYERS, PAGE, CONTEXT, PROMPT = 30, 16, 128, 512
 SHAPES = ((DIM * (HEADS + 2 * KV_HEADS), WIDTH), (WIDTH, HEADS * DIM), (2 * INNER, WIDTH), (WIDTH, INNER))

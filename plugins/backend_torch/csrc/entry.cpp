@@ -8,7 +8,7 @@
 
 using namespace plx;
 
-PLX_EXPORT int32_t plx_interface() { return 9; }
+PLX_EXPORT int32_t plx_interface() { return 10; }
 
 // Asks the system for large pages; it may ignore that.
 PLX_EXPORT void plx_enlarge(void* data, int64_t bytes) {

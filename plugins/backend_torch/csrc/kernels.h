@@ -9,7 +9,7 @@ static inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; 
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-enum Kind : int32_t { kFloat32 = 0, kBfloat16 = 1, kInt8 = 2, kInt4 = 3 };
+enum Kind : int32_t { kFloat32 = 0, kBfloat16 = 1, kInt8 = 2, kInt4 = 3, kInt8Low = 4 };
 enum Gate : int32_t { kNone = 0, kSilu = 1, kGelu = 2 };
 
 constexpr int64_t kFloatBytes = 4, kHalfBytes = 2;  // a float32; a float16 or bfloat16
@@ -19,6 +19,7 @@ constexpr int64_t kCacheLine = 64;                  // bytes; scratch memory is 
 //   float32:  steps of one input: float32 [kPanel]
 //   bfloat16: steps of two inputs: bfloat16 [kPanel][2], an odd `in` padded with zeros
 //   int8:     blocks of kGroup inputs: float16 scale[kPanel], then for each pair of inputs int8 [kPanel][2]
+//   int8_low: the same, with float16 low[kPanel] after the scales
 //   int4:     blocks of kGroup inputs: float16 scale[kPanel], float16 low[kPanel], then for each kLineOutputs outputs kLines
 //             lines of codes. Byte kQuad * o + t of line j has the codes of output o of these: of input kLineInputs * j + t
 //             in its lower four bits, and of input kLineInputs * j + kQuad + t in its upper four bits
@@ -38,6 +39,7 @@ constexpr int64_t kLines = kGroup / kLineInputs;       // lines with the same ou
 constexpr int64_t kInt8Codes = kScaleBytes;            // where the codes of an int8 block begin
 constexpr int64_t kInt4Codes = 2 * kScaleBytes;        // where the codes of an int4 block begin
 constexpr int64_t kInt8Block = kInt8Codes + kPanel * kGroup;      // bytes of a block
+constexpr int64_t kInt8LowBlock = kScaleBytes + kInt8Block;       // bytes of a block
 constexpr int64_t kInt4Block = kInt4Codes + kPanel * kGroup / 2;  // bytes of a block
 
 struct Weight {
@@ -54,6 +56,7 @@ static inline int64_t panel_bytes(const Weight& weight) {
     case kFloat32: return weight.in * kStepBytes;
     case kBfloat16: return divide_up(weight.in, 2) * kStepBytes;
     case kInt8: return groups * kInt8Block;
+    case kInt8Low: return groups * kInt8LowBlock;
     default: return groups * kInt4Block;
   }
 }
@@ -64,8 +67,8 @@ struct Rows {  // rows of float32, with a stride
 };
 
 // The activations of a product in the form that its kernel reads, [rows] with a stride in bytes: float32 unchanged; bfloat16,
-// padded with a zero to an even number; or, for int8 and int4, rounded per group of inputs to int16 or int8 [groups * kGroup],
-// with `scales` [rows][groups] and, for int4, `sums` [rows][groups] of the rounded activations.
+// padded with a zero to an even number; or, for codes, rounded per group of inputs to int16 or, for int4, int8 [groups * kGroup],
+// with `scales` [rows][groups] and, for weights with offsets, `sums` [rows][groups] of the rounded activations.
 struct Input {
   const void* x;
   int64_t stride;

@@ -52,7 +52,7 @@ bool prepare_input(const Weight& weight, const Rows& rows, Input& input) {
   input.x = room;
   input.stride = bytes;
   input.scales = reinterpret_cast<float*>(room + rows.count * bytes);
-  input.sums = weight.kind == kInt4 ? input.scales + rows.count * groups : nullptr;
+  input.sums = weight.kind == kInt4 || weight.kind == kInt8Low ? input.scales + rows.count * groups : nullptr;
   share_rows(rows.count, weight.in, [&](int64_t row) { kernels->round_input(weight, rows.x + row * rows.stride, input, row); });
   return true;
 }

@@ -45,7 +45,7 @@ from parallax_backend_torch.latent import LatentAttention, LatentInput, LatentSi
 from parallax_backend_torch.mamba import Mamba, MambaSizes
 from parallax_backend_torch.mlp import Clamp, ClampedMlp, GatedMlp, Looker, Mixer, SquaredMlp, build_clamped
 from parallax_backend_torch.model import Layer, Model, Shape, check_choice, read_shape, read_windows
-from parallax_backend_torch.mxfp4 import widen_blocks
+from parallax_backend_torch.mxfp4 import MicroRows
 from parallax_backend_torch.ngrams import NgramHashes, NgramPart, SplitTable
 from parallax_backend_torch.rope import Rope, make_rope, read_rope, scale_magnitude, split_pairs
 from parallax_backend_torch.short_conv import ShortConv, convolve, read_kernel
@@ -117,6 +117,7 @@ __all__ = [
     "Mamba",
     "MambaSizes",
     "MappedTable",
+    "MicroRows",
     "Mixer",
     "Model",
     "NetSizes",
@@ -176,5 +177,4 @@ __all__ = [
     "split_pairs",
     "split_tokens",
     "store",
-    "widen_blocks",
 ]

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import torch
 
 from parallax_backend_torch.kernels.quantize import GROUP, Quantized
+from parallax_backend_torch.kernels.rows import WeightKind
 from parallax_core.api import Unsupported
 from parallax_formats import Grid, Matrix
 
-CODE_BITS = 4
-"""The bits of a code of int4."""
+NIBBLE, BYTE = 4, 8
+"""The bits of a code of int4, and of int8_low."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +34,24 @@ class GridRows:
         """
         grid, found = self.matrix.grid, self.matrix.read_codes(start, stop)
         assert grid is not None, "it has products"
+        middle = 0 if grid.bits <= NIBBLE else 1 << grid.bits - 1  # as codes of a byte have signs
         scale, low = (
             torch.from_numpy(each).half().repeat_interleave(grid.group // GROUP, 1)
-            for each in (found.scales.copy(), found.lows.copy())
+            for each in (found.scales.copy(), found.lows + middle * found.scales)
         )
         if not (scale.isfinite().all() and low.isfinite().all()):
             what = f"the scales of {self.matrix.parts.stem} are too large for float16"
             raise Unsupported(what, "compute with floats: --dtype float32")
-        return Quantized(torch.from_numpy(found.codes), scale, low)
+        codes = torch.from_numpy(found.codes)
+        if not middle:
+            return Quantized(codes, scale, low)
+        return Quantized((codes - middle).view(torch.int8), scale, low if grid.has_low else None)
 
 
-def has_products(grid: Grid | None) -> bool:
-    """Return whether the kernels multiply with codes of such a form: of at most 4 bits in groups of whole 32."""
-    return grid is not None and grid.bits <= CODE_BITS and grid.group > 0 and grid.group % GROUP == 0
+def find_product(grid: Grid | None) -> WeightKind | None:
+    """Return the kind of weights that codes are; None: they are no steps of a scale, or not in groups of whole 32."""
+    if grid is None or grid.bits > BYTE or grid.group <= 0 or grid.group % GROUP:
+        return None
+    if grid.bits <= NIBBLE:
+        return "int4"
+    return "int8_low" if grid.has_low else "int8"

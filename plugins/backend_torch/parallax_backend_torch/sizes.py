@@ -16,7 +16,13 @@ from parallax_formats.sizes import FindPart, StoredWeight, Weigh, find_stored, k
 if TYPE_CHECKING:
     from parallax_backend_torch.kernels.rows import WeightKind
 
-KIND_BYTES: dict[WeightKind, float] = {"float32": 4.0, "bfloat16": 2.0, "int8": 1.0625, "int4": 0.625}
+KIND_BYTES: dict[WeightKind, float] = {
+    "float32": 4.0,
+    "bfloat16": 2.0,
+    "int8": 1.0625,
+    "int8_low": 1.125,
+    "int4": 0.625,
+}
 """The bytes of a number in a matrix on a CPU, with its share of scales and offsets."""
 KERNELS = Path(__file__).with_name("kernels")
 """The folder of the compiled library, if it was built."""
@@ -74,8 +80,8 @@ def _weigh_on_cpu(plan: StagePlan, settings: TorchSettings, stored: Sequence[Sto
             layout = import_module("parallax_backend_torch.kernels.ggml").LAYOUTS.get(weight.form)
             return (KIND_BYTES[layout.kind] if layout else item) * weight.numbers
         if weight.grid and settings.weights == "auto" and plan.dtype != "float32":
-            has_products = import_module("parallax_backend_torch.grid_rows").has_products
-            return (KIND_BYTES["int4"] if has_products(weight.grid) else item) * weight.numbers
+            kept = import_module("parallax_backend_torch.grid_rows").find_product(weight.grid)
+            return (KIND_BYTES[kept] if kept else item) * weight.numbers
         return (item if weight.is_matrix else VECTOR_BYTES) * weight.numbers
 
     return weigh

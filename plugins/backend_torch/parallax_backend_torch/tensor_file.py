@@ -13,10 +13,10 @@ import torch
 
 from parallax_backend_torch.adapters import ModulePart
 from parallax_backend_torch.config import Config
-from parallax_backend_torch.grid_rows import GridRows, has_products
-from parallax_backend_torch.kernels.ggml import FORMS, LAYOUTS, Form, find_layout, read_blocks
+from parallax_backend_torch.grid_rows import GridRows, find_product
+from parallax_backend_torch.kernels.ggml import LAYOUTS, Form, find_layout, read_blocks
 from parallax_backend_torch.kernels.quantize import Quantized, join_rows
-from parallax_backend_torch.kernels.rows import BlockRows, Rows, TensorRows, WeightKind
+from parallax_backend_torch.kernels.rows import BlockRows, Rows, TensorRows, WeightKind, convert_part
 from parallax_core.api import (
     LayerRange,
     ParallaxError,
@@ -185,8 +185,7 @@ class TensorFile:
         """Return the kind in which a matrix stays codes; None: it becomes floats."""
         if form := self.forms.get(name):
             return LAYOUTS[form].kind
-        is_kept = self.keeps_codes and name in self.coded and len(self.coded[name].shape) == MATRIX
-        return "int4" if is_kept and has_products(self.coded[name].grid) else None
+        return find_product(self.coded[name].grid) if self.keeps_codes and name in self.coded else None
 
     def read_whole(self, name: str) -> torch.Tensor:
         """Return a copy of a tensor on the CPU, as it is stored, or in float32; raises as `view` does."""
@@ -299,14 +298,11 @@ class FileRows:
         heights = [rows.shape[0] for rows in self._rows]
         self._starts = [sum(heights[:index]) for index in range(len(heights))]
         self.shape = (sum(heights), self._rows[0].shape[1])
-
-    @property
-    def stored(self) -> WeightKind | None:
-        """The kind that blocks are converted to; None if a matrix does not have blocks."""
-        kinds = {self._file.find_kind(name) for name in self._names}
-        if None in kinds:
-            return None
-        return "int4" if kinds == {"int4"} else "int8"
+        kinds = {file.find_kind(name) for name in names}
+        self.stored: WeightKind | None = "int8_low"
+        """The kind of the codes of all matrices, or one that has the numbers of all; None if one becomes floats."""
+        if len(kinds) == 1 or None in kinds:
+            self.stored = None if None in kinds else kinds.pop()
 
     def read(self, start: int, stop: int) -> torch.Tensor | Quantized:
         """Return rows ``start`` to ``stop``."""
@@ -319,9 +315,9 @@ class FileRows:
                     self._file.give_back(name)
         if len(parts) == 1:
             return parts[0]
-        coded = [part for part in parts if isinstance(part, Quantized)]
-        if len(coded) == len(parts) and len({part.kind for part in coded}) == 1:
-            return join_rows(coded)
+        if self.stored:
+            converted = [convert_part(part, self.stored) for part in parts]
+            return join_rows([part for part in converted if isinstance(part, Quantized)])
         return torch.cat([part.to_dense() if isinstance(part, Quantized) else part for part in parts])
 
     def list_modules(self) -> list[ModulePart]:
@@ -350,7 +346,7 @@ def open_file(folder: Path, selection: Selection, progress: Progress, *, is_exac
     config = read_config(folder)
     stored = dict(read_tensors(folder, selection.wants, silent))
     types = Config(config).list_forms()
-    packed = {name for name in stored.keys() & types.keys() if types[name] in FORMS and not is_exact}
+    packed = {name for name in stored.keys() & types.keys() if types[name] in LAYOUTS and not is_exact}
     coded = group_tensors(config, {name: tensor for name, tensor in stored.items() if name not in packed})
     parts = {name for matrix in coded.values() for name in matrix.names}
     forms = {shorten(name): check_blocks(name, stored[name], types[name]) for name in packed}
@@ -376,9 +372,9 @@ def check_blocks(name: str, tensor: Tensor, form: str) -> Form:
         Unsupported: if this backend does not read its type, or its rows are not whole blocks.
     """
     is_matrix = tensor.dtype == "uint8" and len(tensor.shape) == MATRIX
-    if not is_matrix or form not in FORMS or tensor.shape[1] % LAYOUTS[form].size:
+    if not is_matrix or form not in LAYOUTS or tensor.shape[1] % LAYOUTS[form].size:
         what = f"{name} in blocks of type {form} is {tensor.dtype} of shape {list(tensor.shape)}"
-        raise Unsupported(f"{what}; supported are uint8 rows of {', '.join(FORMS)}", "convert the GGUF file again")
+        raise Unsupported(f"{what}; supported are uint8 rows of {', '.join(LAYOUTS)}", "convert the GGUF file again")
     return form
 
 

@@ -12,6 +12,7 @@ from parallax_backend_torch.kernels.ggml import Form, read_blocks
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.kernels.rows import Rows, TensorRows, WeightKind
 from parallax_backend_torch.layer_factory import LayerFactory, Purpose
+from parallax_backend_torch.mxfp4 import MicroRows, widen_blocks
 from parallax_backend_torch.tensor_file import FileRows, TensorFile
 
 ATTENTION = re.compile(r"\b(self_attn|linear_attn)\.")
@@ -95,7 +96,7 @@ class Weights:
         """
         stored = [self._spell(f"{name}.weight") for name in names]
         rows = FileRows(self.file, stored, part)
-        made = self._keep_rows(stored[0], rows, None, self.factory.choose_kind(None, "layer"))
+        made = self._keep_rows(stored[0], rows, None, self.factory.choose_kind(rows.stored, "layer"))
         if part[0] == part[1] - 1:
             rows.close()
         return made
@@ -104,6 +105,13 @@ class Weights:
         """Return a copy of a matrix [out, in] read with this object, ready for products."""
         kind = self.factory.choose_kind(None, self._refine(purpose, self.prefix))
         return self._keep_rows(self.prefix, TensorRows(weight), bias, kind)
+
+    def keep_blocks(self, rows: MicroRows, bias: torch.Tensor | None) -> Packed:
+        """Return a copy of a matrix in MXFP4 read with this object, ready for products; as codes where they stay so."""
+        if not rows.are_codes:
+            return self.keep_linear(widen_blocks(rows.blocks, rows.scales), bias)
+        kind = self.factory.choose_kind("int8" if self.file.keeps_codes else None, "layer")
+        return self._keep_rows(self.prefix, rows, bias, kind)
 
     def keep_stack(self, matrices: torch.Tensor) -> torch.Tensor:
         """Return matrices [number, in, out] read with this object, in the dtype of activations."""

@@ -44,7 +44,7 @@ PROCESSORS = {
 }
 """The kernels each emulated processor has to be able to run."""
 
-SAME = re.compile(r"(gated )?product (float32|bfloat16|int8|int4)|gather|normalisation|draws")
+SAME = re.compile(r"(gated )?product (float32|bfloat16|int8|int8_low|int4)|gather|normalisation|draws")
 SAME_IN_ARM = re.compile(SAME.pattern + r"|rotation|gate ")
 LIMITS = {"attention narrow": 2.0**-8, "attention int8": 2.0**-12, "layers int": 2.0**-12}
 """What has to have the same bits on every machine; what also among the kernels for ARM, compiled by one compiler; and

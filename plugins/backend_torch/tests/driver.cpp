@@ -104,7 +104,7 @@ __attribute__((format(printf, 2, 3))) static void keep(const std::vector<float>&
 }
 
 static const char* name(int32_t kind, bool narrow) {
-  static const char* const names[] = {"float32", "bfloat16", "int8", "int4"};
+  static const char* const names[] = {"float32", "bfloat16", "int8", "int4", "int8_low"};
   if (narrow) return kind == kInt8 ? "narrow int8" : "narrow bfloat16";
   return names[kind];
 }
@@ -320,7 +320,7 @@ static void try_draws(int64_t count) {
 }
 
 static void try_everything() {
-  for (int32_t kind : {kFloat32, kBfloat16, kInt8, kInt4}) {
+  for (int32_t kind : {kFloat32, kBfloat16, kInt8, kInt4, kInt8Low}) {
     try_products(kind, 1, 1);
     try_products(kind, 37, 45);
     try_products(kind, 96, 64);
@@ -330,6 +330,7 @@ static void try_everything() {
   try_products(kBfloat16, 96, 64, true);
   try_products(kInt8, 40, 700);
   try_products(kInt4, 40, 700);
+  try_products(kInt8Low, 40, 700);
   try_products(kBfloat16, 40, 4202, true);
   try_products(kFloat32, 20, 4100);
   try_products(kFloat32, 2050, 333);

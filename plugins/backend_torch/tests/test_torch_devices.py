@@ -9,9 +9,9 @@ import torch
 
 from parallax_backend_torch.arithmetic import attend_rectangles
 from parallax_backend_torch.kernels.attention import Pool, Rule, attend
-from parallax_backend_torch.kernels.linear import pack
+from parallax_backend_torch.kernels.linear import pack, pack_rows
 from parallax_backend_torch.layer_factory import DeviceLinear
-from parallax_backend_torch.mxfp4 import widen_blocks
+from parallax_backend_torch.mxfp4 import MicroRows, widen_blocks
 from parallax_backend_torch.page_grid import Grid
 from parallax_backend_torch.step import SlotMapping, flatten_rows
 from parallax_backend_torch.step_upload import StepUpload, open_step_upload
@@ -94,6 +94,11 @@ def test_blocks_are_those_of_transformers() -> None:
     expected = convert_moe_packed_tensors(blocks, scales)  # [experts, in, out]
     found = torch.stack([widen_blocks(*each) for each in zip(blocks, scales, strict=True)])
     torch.testing.assert_close(found, expected.transpose(1, 2).contiguous())
+    rows = MicroRows(blocks[0], scales[0])
+    assert rows.are_codes
+    assert torch.equal(pack_rows(rows, "int8").to_dense(), found[0].float())
+    scales[0, 0, 0] = 200
+    assert not MicroRows(blocks[0], scales[0]).are_codes
 
 
 @pytest.mark.needs_cuda

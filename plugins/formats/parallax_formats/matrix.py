@@ -68,6 +68,8 @@ class Grid:
     """Of a code, from 0 on."""
     group: int
     """Inputs of a group."""
+    has_low: bool = True
+    """Whether ``low`` is not always ``-2**(bits - 1) * scale``, by which the codes in the middle are 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,8 @@ E5M2: Floats = (np.arange(256, dtype=np.uint16) << 8).view(np.float16).astype(np
 """E5M2 is the upper half of a float16."""
 E8M0: Floats = np.where(np.arange(256) == 255, np.nan, np.ldexp(1.0, np.arange(256) - E8M0_BIAS)).astype(np.float32)  # noqa: PLR2004
 E2M1: Floats = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+E2M1_STEPS = (2 * E2M1 + 16).astype(np.uint8)
+"""The numbers of E2M1 as steps of a half, from -8 on."""
 TABLES = {"float8_e4m3fn": E4M3, "float8_e5m2": E5M2, "float8_e8m0fnu": E8M0}
 
 

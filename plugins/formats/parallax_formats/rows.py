@@ -9,6 +9,7 @@ import numpy as np
 from parallax_formats.matrix import MATRIX, Codes, Grid, Matrix
 from parallax_formats.numbers import (
     E2M1,
+    E2M1_STEPS,
     E4M3,
     E8M0,
     WORD_BITS,
@@ -22,7 +23,14 @@ from parallax_formats.numbers import (
 )
 
 PER_BYTE = 2
+FLOAT_BITS, STEP_BITS = 4, 5
+"""The bits of E2M1, and of its numbers as steps of a half."""
 AFFINE_BITS = (2, 3, 4, 5, 6, 8)
+
+
+def step_floats(plain: Grid) -> Grid | None:
+    """Return the form of floats of 4 bits as steps of a half; None: of other bits, which are no even steps."""
+    return Grid(STEP_BITS, plain.group, has_low=False) if plain.bits == FLOAT_BITS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +102,26 @@ class MicroScaled(Matrix):
     def _bits(self) -> int:
         return 8 if self.mode == "mxfp8" else 4
 
+    @property
+    def grid(self) -> Grid | None:
+        """See `Matrix.grid`."""
+        return step_floats(Grid(self._bits, self._group))
+
     def read(self, start: int, stop: int) -> Floats:
         """See `Matrix.read`."""
+        codes, sizes = self._unpack(start, stop)
+        numbers = (E4M3 if self.mode == "mxfp8" else E2M1)[codes].reshape(len(codes), -1, self._group)
+        return (numbers * sizes[..., None]).reshape(len(codes), -1)
+
+    def read_codes(self, start: int, stop: int) -> Codes:
+        """See `Matrix.read_codes`."""
+        codes, sizes = self._unpack(start, stop)
+        return Codes(E2M1_STEPS[codes], sizes / 2, -8 * sizes)
+
+    def _unpack(self, start: int, stop: int) -> tuple[Array, Floats]:
         words, scales = (self.parts.view(word).reshape(self.num_rows, -1)[start:stop] for word in ("weight", "scales"))
         codes = unpack(np.ascontiguousarray(words), self._bits, self.shape[-1])
-        numbers = (E4M3 if self.mode == "mxfp8" else E2M1)[codes].reshape(len(words), -1, self._group)
-        sizes = (E4M3 if self.mode == "nvfp4" else E8M0)[scales]
-        return (numbers * sizes[..., None]).reshape(len(words), -1)
+        return codes, (E4M3 if self.mode == "nvfp4" else E8M0)[scales]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +200,26 @@ class PackedFloats(Matrix):
         self.parts.require(fits and codes in {"uint8", "int8"}, "numbers of 4 bits with scales")
         object.__setattr__(self, "shape", (packed[0], packed[1] * PER_BYTE))
 
+    @property
+    def grid(self) -> Grid | None:
+        """See `Matrix.grid`."""
+        return step_floats(Grid(FLOAT_BITS, self.shape[1] // self.parts.shape(self.scale)[1]))
+
     def read(self, start: int, stop: int) -> Floats:
         """See `Matrix.read`."""
+        codes, sizes = self._unpack(start, stop)
+        return (E2M1[codes].reshape(*sizes.shape, -1) * sizes[..., None]).reshape(len(codes), -1)
+
+    def read_codes(self, start: int, stop: int) -> Codes:
+        """See `Matrix.read_codes`."""
+        codes, sizes = self._unpack(start, stop)
+        return Codes(E2M1_STEPS[codes], sizes / 2, -8 * sizes)
+
+    def _unpack(self, start: int, stop: int) -> tuple[Array, Floats]:
         scales = self.parts.tensors[self.scale]
         table = E4M3 if scales.dtype == "float8_e4m3fn" else E8M0
         sizes = self._size_all(table[view_array(scales)[start:stop]])
-        numbers = E2M1[split_nibbles(self.parts.view(self.codes)[start:stop].view(np.uint8))]
-        return (numbers.reshape(*sizes.shape, -1) * sizes[..., None]).reshape(len(numbers), -1)
+        return split_nibbles(self.parts.view(self.codes)[start:stop].view(np.uint8)), sizes
 
     def _size_all(self, sizes: Floats) -> Floats:
         if "weight_scale_2" in self.parts.tensors:

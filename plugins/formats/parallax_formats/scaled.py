@@ -6,14 +6,22 @@ compressed-tensors (``float-quantized``, ``int-quantized``, ``naive-quantized``)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from parallax_formats.matrix import MATRIX, Matrix, Parts
+from parallax_formats.matrix import MATRIX, Codes, Grid, Matrix, Parts
 from parallax_formats.numbers import E8M0, Floats, view_array, widen
 
 CODES = ("float8_e4m3fn", "float8_e5m2", "int8")
+CODE_BITS, MIDDLE = 8, 128
+
+
+def step_integers(plain: Grid, words: Mapping[str, str]) -> Grid | None:
+    """Return the form of codes by the dtypes of a weight's tensors; None: they are floats, or have zeros."""
+    is_plain = words["weight"] == "int8" and "weight_zero_point" not in words
+    return Grid(CODE_BITS, plain.group, has_low=False) if is_plain else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,21 @@ class Scaled(Matrix):
             -(-size // step) for size, step in zip(self.shape[-2:], self.block, strict=True)
         )
         return self.block if has_blocks else (0, 0)
+
+    @property
+    def grid(self) -> Grid | None:
+        """See `Matrix.grid`."""
+        rows, columns = self._shape_scales()
+        words = {word: tensor.dtype for word, tensor in self.parts.tensors.items()}
+        has_rows = rows in {1, self.shape[-2]} and len(self.shape) == MATRIX and self.shape[-1] % columns == 0
+        return step_integers(Grid(CODE_BITS, self.shape[-1] // columns), words) if has_rows else None
+
+    def read_codes(self, start: int, stop: int) -> Codes:
+        """See `Matrix.read_codes`."""
+        codes = view_array(self.parts.tensors["weight"])[start:stop]
+        scales = self.parts.widen(self.scale).reshape(self._shape_scales())
+        scales = np.broadcast_to(scales, (self.shape[0], scales.shape[1]))[start:stop]
+        return Codes(codes.view(np.uint8) ^ np.uint8(MIDDLE), scales, -MIDDLE * scales)
 
     def read(self, start: int, stop: int) -> Floats:
         """See `Matrix.read`."""

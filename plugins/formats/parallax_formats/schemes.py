@@ -5,15 +5,15 @@ A format is a row of `FORMATS`: which tensors a weight is made of, and what read
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from parallax_core.api import ParallaxError, Tensor, Unsupported
 from parallax_formats.columns import Awq, Gptq
-from parallax_formats.matrix import Matrix, Parts
-from parallax_formats.rows import AFFINE_BITS, Affine, MicroScaled, PackedFloats, PackedIntegers
-from parallax_formats.scaled import CODES, read_scaled
+from parallax_formats.matrix import Grid, Matrix, Parts
+from parallax_formats.rows import AFFINE_BITS, Affine, MicroScaled, PackedFloats, PackedIntegers, step_floats
+from parallax_formats.scaled import CODES, read_scaled, step_integers
 
 Settings = Mapping[str, Any]
 HINT = "choose another backend, or a model in another format"
@@ -48,8 +48,8 @@ class Format:
 
     scales: str = ""
     """The word of the scales of groups, if its codes may be steps of a scale; see `Matrix.grid`."""
-    is_even: Callable[[Container[str], Settings], bool] = lambda _words, _settings: True
-    """Returns whether they are, by the words of a weight's tensors."""
+    grid: Callable[[Mapping[str, str], Settings, Grid], Grid | None] = lambda _words, _settings, plain: plain
+    """Returns the form of the codes, by the dtype of each tensor of a weight and the bits and groups as stored."""
 
     def takes(self, words: Mapping[str, str]) -> bool:
         """Return whether the tensors of a layer, the dtype of each by its word, are a weight in this format."""
@@ -142,6 +142,8 @@ SCALED = Format(
     may_have=frozenset(["weight_zero_point"]),
     needs_any=SCALES,
     dtypes=frozenset(CODES),
+    scales="weight_scale",
+    grid=lambda words, _settings, plain: step_integers(plain, words),
 )
 GLOBAL = frozenset(["weight_global_scale", "weight_scale_2"])
 FORMATS: dict[str, tuple[Format, ...]] = {
@@ -157,6 +159,8 @@ FORMATS: dict[str, tuple[Format, ...]] = {
             lambda parts, _: PackedFloats(parts, "weight", "scale"),
             dtypes=frozenset(["int8"]),
             bits=lambda _stem, _settings: 4,
+            scales="scale",
+            grid=lambda _words, _settings, plain: step_floats(plain),
         ),
     ),
     "fbgemm_fp8": (SCALED,),
@@ -179,7 +183,7 @@ FORMATS: dict[str, tuple[Format, ...]] = {
             may_have=frozenset(["g_idx"]),
             bits=lambda _stem, settings: _take_bits(settings),
             scales="scales",
-            is_even=lambda _words, settings: not settings.get("desc_act"),
+            grid=lambda _words, settings, plain: None if settings.get("desc_act") else plain,
         ),
     ),
     "compressed-tensors": (
@@ -193,7 +197,7 @@ FORMATS: dict[str, tuple[Format, ...]] = {
             dtypes=frozenset(["int32"]),
             bits=lambda _stem, settings: _take_bits(find_group(settings)),
             scales="weight_scale",
-            is_even=lambda words, _settings: "weight_g_idx" not in words,
+            grid=lambda words, _settings, plain: None if "weight_g_idx" in words else plain,
         ),
         Format(
             "packed floats",
@@ -203,6 +207,8 @@ FORMATS: dict[str, tuple[Format, ...]] = {
             may_have=GLOBAL,
             dtypes=frozenset(["uint8"]),
             bits=lambda _stem, _settings: 4,
+            scales="weight_scale",
+            grid=lambda _words, _settings, plain: step_floats(plain),
         ),
     ),
     "modelopt": (
@@ -227,7 +233,7 @@ FORMATS: dict[str, tuple[Format, ...]] = {
             dtypes=frozenset(["uint32"]),
             bits=lambda stem, settings: _take_bits(_find_own(stem, settings)),
             scales="scales",
-            is_even=lambda words, _settings: "biases" in words,
+            grid=lambda words, _settings, plain: plain if "biases" in words else step_floats(plain),
         ),
     ),
 }

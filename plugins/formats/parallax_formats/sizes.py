@@ -13,6 +13,7 @@ from types import MappingProxyType
 from parallax_core.api import LoadedSize, ModelShape, Part, StagePlan, read_config
 from parallax_core.api.source import TensorLocation, find_locations, read_index
 from parallax_formats.matrix import Grid
+from parallax_formats.rows import FLOAT_BITS, step_floats
 from parallax_formats.schemes import FORMATS, GGUF, Format, Settings, find_group, find_settings, name_method
 
 MATRIX = 2
@@ -233,8 +234,9 @@ def _count_codes(one: Format, stem: str, words: Mapping[str, TensorLocation], se
     bits = one.bits(stem, settings)
     total = sum(len(location) for word, location in words.items() if word in one.list_words())
     numbers, scales = len(words[one.codes]) * 8 // bits, words.get(one.scales)
-    is_grid = scales is not None and len(scales.shape) == MATRIX and one.is_even(words, settings)
-    grid = Grid(bits, numbers // max(1, math.prod(scales.shape))) if scales is not None and is_grid else None
+    grid = None
+    if scales is not None and len(scales.shape) >= MATRIX:
+        grid = one.grid(_list_dtypes(words), settings, Grid(bits, numbers // max(1, math.prod(scales.shape))))
     return StoredWeight(numbers, total, grid=grid)
 
 
@@ -244,7 +246,7 @@ def _describe_tensor(location: TensorLocation, types: Mapping[str, str]) -> Stor
     if location.name.endswith(SCALES):
         return None
     if location.name.endswith(BLOCKS):
-        return StoredWeight(numbers * 2, size + numbers * 2 // 32)
+        return StoredWeight(numbers * 2, size + numbers * 2 // 32, grid=step_floats(Grid(FLOAT_BITS, 32)))
     if form := types.get(location.name, ""):
         from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType  # it takes half a second to import
 

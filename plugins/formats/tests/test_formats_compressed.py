@@ -39,6 +39,12 @@ def read_all(config: dict[str, Any], parts: dict[str, torch.Tensor]) -> torch.Te
     whole = matrix.read(0, matrix.num_rows)
     np.testing.assert_array_equal(matrix.read(3, 21), whole[3:21])
     assert matrix.shape == (ROWS, INPUTS)
+    if matrix.grid is not None:
+        found, groups = matrix.read_codes(3, 21), INPUTS // matrix.grid.group
+        numbers = found.codes.reshape(18, groups, -1) * found.scales[..., None] + found.lows[..., None]
+        np.testing.assert_allclose(numbers.reshape(18, -1), whole[3:21], rtol=1e-4, atol=1e-5 * np.abs(whole).max())
+        middle = -(2 ** (matrix.grid.bits - 1)) * found.scales
+        assert matrix.grid.has_low or np.array_equal(found.lows, middle)
     return torch.from_numpy(whole)
 
 

@@ -44,6 +44,11 @@ def test_small_floats_are_those_of_mlx(mode: str) -> None:
     matrix = group_tensors(config, {"a.weight": store(words), "a.scales": store(scales)})["a.weight"]
     wanted = mx.dequantize(words, scales, mode=mode, dtype=mx.float32)
     np.testing.assert_array_equal(matrix.read(0, ROWS), np.array(wanted))
+    assert (matrix.grid is None) == (mode == "mxfp8")
+    if matrix.grid is not None:
+        found, groups = matrix.read_codes(5, 9), INPUTS // matrix.grid.group
+        numbers = found.codes.reshape(4, groups, -1) * found.scales[..., None] + found.lows[..., None]
+        np.testing.assert_array_equal(numbers.reshape(4, -1), matrix.read(5, 9))
 
 
 def test_layers_may_have_bits_and_groups_of_their_own() -> None:

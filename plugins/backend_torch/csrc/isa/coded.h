@@ -12,6 +12,16 @@
 namespace plx::PLX_ISA {
 namespace {
 
+struct Int8LowWeights : Int8Weights {
+  static constexpr int64_t kBytes = kInt8LowBlock;
+  static constexpr bool kHasLow = true;
+
+  template <int R>
+  PLX_INLINE void add_group(const char* block, const Codes<R>& x, Ints (&sums)[R][kVectors]) {
+    Int8Weights::add_group<R>(block + kScaleBytes, x, sums);
+  }
+};
+
 struct CodedTile {
   const char* x;     // the activations of the first row
   int64_t x_stride;  // bytes between rows

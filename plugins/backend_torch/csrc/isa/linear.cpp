@@ -157,6 +157,7 @@ void multiply_block(const Block& block, const Input& input) {
   switch (block.weight.kind) {
     case kFloat32: return multiply_floats<Float32Weights>(block, input);
     case kInt8: return multiply_codes<Int8Weights>(block, input);
+    case kInt8Low: return multiply_codes<Int8LowWeights>(block, input);
     case kInt4: return multiply_codes<Int4Weights>(block, input);
     default: break;
   }
@@ -186,13 +187,13 @@ void multiply(const Weight& weight, const Input& input, const PanelOutputs& outp
 
 int64_t input_bytes(const Weight& weight) {
   const int64_t coded = divide_up(weight.in, kGroup) * kGroup;
-  if (weight.kind == kInt8) return coded * Int8Weights::kCodeBytes;
+  if (weight.kind == kInt8 || weight.kind == kInt8Low) return coded * Int8Weights::kCodeBytes;
   if (weight.kind == kInt4) return coded * Int4Weights::kCodeBytes;
   return multiplies_pairs(weight) ? divide_up(weight.in, 2) * 2 * kHalfBytes : 0;
 }
 
 void round_input(const Weight& weight, const float* x, const Input& input, int64_t row) {
-  if (weight.kind == kInt8) return round_row<Int8Weights>(x, input, row, weight.in);
+  if (weight.kind == kInt8 || weight.kind == kInt8Low) return round_row<Int8Weights>(x, input, row, weight.in);
   if (weight.kind == kInt4) return round_row<Int4Weights>(x, input, row, weight.in);
   uint16_t* const out = reinterpret_cast<uint16_t*>(static_cast<char*>(const_cast<void*>(input.x)) + row * input.stride);
   narrow(x, weight.in, out);
@@ -203,13 +204,14 @@ namespace {
 
 // Returns one weight of a block, in float32.
 float read_code(const char* block, int32_t kind, int64_t output, int64_t input) {
-  uint16_t scale, low;
+  uint16_t scale, low = 0;
   memcpy(&scale, block + kHalfBytes * output, kHalfBytes);
-  if (kind == kInt8) {
-    const int8_t code = static_cast<int8_t>(block[kInt8Codes + kPairBytes * (input / 2) + 2 * output + input % 2]);
-    return half_one(scale) * static_cast<float>(code);
+  if (kind != kInt8) memcpy(&low, block + kScaleBytes + kHalfBytes * output, kHalfBytes);
+  if (kind != kInt4) {
+    const char* const codes = block + kInt8Codes + (kind == kInt8Low ? kScaleBytes : 0);
+    const int8_t code = static_cast<int8_t>(codes[kPairBytes * (input / 2) + 2 * output + input % 2]);
+    return half_one(scale) * static_cast<float>(code) + half_one(low);
   }
-  memcpy(&low, block + kScaleBytes + kHalfBytes * output, kHalfBytes);
   const int64_t line = kLines * (output / kLineOutputs) + input / kLineInputs;
   const int64_t place = kLineBytes * line + kQuad * (output % kLineOutputs) + input % kQuad;
   const uint8_t both = static_cast<uint8_t>(block[kInt4Codes + place]);
@@ -221,7 +223,7 @@ float read_code(const char* block, int32_t kind, int64_t output, int64_t input) 
 
 void gather(const Weight& weight, int64_t id, float* out) {
   const char* const panel = static_cast<const char*>(weight.data) + id / kPanel * panel_bytes(weight);
-  const int64_t o = id % kPanel;
+  const int64_t o = id % kPanel, block = panel_bytes(weight) / divide_up(weight.in, kGroup);
   for (int64_t i = 0; i < weight.in; ++i) {
     if (weight.kind == kFloat32) {
       memcpy(out + i, panel + i * kStepBytes + o * kFloatBytes, kFloatBytes);
@@ -230,8 +232,7 @@ void gather(const Weight& weight, int64_t id, float* out) {
       memcpy(&bits, panel + i / 2 * kStepBytes + (2 * o + i % 2) * kHalfBytes, kHalfBytes);
       out[i] = widen(bits);
     } else {
-      const int64_t size = weight.kind == kInt8 ? kInt8Block : kInt4Block;
-      out[i] = read_code(panel + i / kGroup * size, weight.kind, o, i % kGroup);
+      out[i] = read_code(panel + i / kGroup * block, weight.kind, o, i % kGroup);
     }
   }
 }

@@ -13,7 +13,7 @@ PANEL = 16
 def arrange_weight(weight: torch.Tensor | Quantized) -> torch.Tensor:
     """Return the panels of a weight [out, in], one per row: float32, bfloat16, or uint8 for codes."""
     if isinstance(weight, Quantized):
-        return _arrange_bytes(weight) if weight.low is None else _arrange_nibbles(weight, weight.low)
+        return _arrange_codes(weight)
     panels = split_panels(weight)
     if weight.dtype == torch.float32:
         return panels.transpose(1, 2).flatten(1).contiguous()
@@ -31,14 +31,18 @@ def _arrange_halves(values: torch.Tensor) -> torch.Tensor:
     return split_panels(values).transpose(1, 2).contiguous().view(torch.uint8)
 
 
-def _arrange_bytes(weight: Quantized) -> torch.Tensor:
-    pairs = split_panels(weight.codes).unflatten(2, (-1, GROUP // 2, 2)).permute(0, 2, 3, 1, 4)
-    codes = pairs.flatten(2).contiguous().view(torch.uint8)
-    return torch.cat([_arrange_halves(weight.scale), codes], dim=2).flatten(1)
+def _arrange_codes(weight: Quantized) -> torch.Tensor:
+    halves = [_arrange_halves(each) for each in (weight.scale, weight.low) if each is not None]
+    codes = _arrange_nibbles(weight.codes) if weight.kind == "int4" else _arrange_bytes(weight.codes)
+    return torch.cat([*halves, codes], dim=2).flatten(1)
 
 
-def _arrange_nibbles(weight: Quantized, low: torch.Tensor) -> torch.Tensor:
-    split = split_panels(weight.codes).unflatten(2, (-1, 4, 2, 4)).unflatten(1, (2, 8))
+def _arrange_bytes(codes: torch.Tensor) -> torch.Tensor:
+    pairs = split_panels(codes).unflatten(2, (-1, GROUP // 2, 2)).permute(0, 2, 3, 1, 4)
+    return pairs.flatten(2).contiguous().view(torch.uint8)
+
+
+def _arrange_nibbles(codes: torch.Tensor) -> torch.Tensor:
+    split = split_panels(codes).unflatten(2, (-1, 4, 2, 4)).unflatten(1, (2, 8))
     lined = split.permute(0, 3, 1, 4, 2, 6, 5)
-    codes = (lined[..., 0] | lined[..., 1] << 4).flatten(2)
-    return torch.cat([_arrange_halves(weight.scale), _arrange_halves(low), codes], dim=2).flatten(1)
+    return (lined[..., 0] | lined[..., 1] << 4).flatten(2)

@@ -6,6 +6,7 @@ Activations are always float32. The arithmetic of a product, by the kind of its 
   activations may be ``narrow``, and the kernels in use multiply bfloat16 by bfloat16, they are rounded to bfloat16.
 * ``int8``: weights in 8 bits, with a scale for each 32 inputs. The compiled library rounds each group of 32 activations
   to 16 bits with a scale, and adds products of integers exactly; torch does not round them.
+* ``int8_low``: the same with an offset for each 32 inputs.
 * ``int4``: weights in 4 bits, with a scale and an offset for each 32 inputs. The compiled library rounds groups of 32
   activations to 8 bits.
 """
@@ -78,7 +79,7 @@ def pack(weight: torch.Tensor, kind: WeightKind, group: int = GROUP, bias: torch
     Raises:
         Unsupported: another group than 32.
     """
-    if group != GROUP and kind in ("int8", "int4"):
+    if group != GROUP and kind in ("int8", "int8_low", "int4"):
         raise Unsupported(f"groups of {group} weights are not supported", f"use groups of {GROUP}")
     return pack_rows(TensorRows(weight), kind, bias)
 

@@ -14,7 +14,7 @@ from parallax_backend_torch.kernels.layout import PANEL, arrange_weight
 from parallax_backend_torch.kernels.rows import Cut
 from parallax_backend_torch.kernels.signature import WeightRecord
 
-KINDS = {"float32": 0, "bfloat16": 1, "int8": 2, "int4": 3}
+KINDS = {"float32": 0, "bfloat16": 1, "int8": 2, "int4": 3, "int8_low": 4}
 GATES = {"silu": 1, "gelu_tanh": 2}
 
 

@@ -1,10 +1,13 @@
 """Quantises weights: codes of one byte, and a scale (and an offset) for each group of 32 inputs.
 
-A weight is ``scale * code + low``. There are two kinds, which are the types Q8_0 and Q4_1 of GGUF files:
+A weight is ``scale * code + low``. There are three kinds, the first two of which are the types Q8_0 and Q4_1 of GGUF
+files:
 
 * ``int8``: codes -127 .. 127, no ``low``; ``scale`` is the largest magnitude / 127.
 * ``int4``: codes 0 .. 15; ``scale`` and ``low`` begin as the range of the group, and are fitted to its codes by least
   squares, twice, which reduces the squared error by an eighth.
+* ``int8_low``: codes -128 .. 127 with ``low``, for weights that are stored with more than 4 bits and an offset; nothing
+  is rounded to it.
 
 Scales are float16, as in GGUF files, so blocks of these types are kept exactly; see ``ggml``.
 """
@@ -29,16 +32,23 @@ class Quantized:
     """A weight [out, in] in codes; ``in`` is padded to whole groups with codes for 0."""
 
     codes: torch.Tensor
-    """int8 (8 bits) or uint8 (4 bits) [out, groups * 32]."""
+    """int8 (8 bits) or uint8 (4 bits, 0 .. 15) [out, groups * 32]."""
     scale: torch.Tensor
     """float16 [out, groups]."""
     low: torch.Tensor | None
-    """float16 [out, groups], or None for 8 bits."""
+    """float16 [out, groups]; None: no offset, which only 8 bits may lack."""
 
     @property
-    def kind(self) -> Literal["int8", "int4"]:
+    def kind(self) -> Literal["int8", "int8_low", "int4"]:
         """The kind, by the number of bits."""
-        return "int8" if self.low is None else "int4"
+        if self.codes.dtype == torch.uint8:
+            return "int4"
+        return "int8" if self.low is None else "int8_low"
+
+    def add_low(self) -> Quantized:
+        """Return the same numbers as ``int8_low``."""
+        low = torch.zeros_like(self.scale) if self.low is None else self.low
+        return Quantized(self.codes.to(torch.int8), self.scale, low)
 
     def to_dense(self) -> torch.Tensor:
         """Return float32 [out, groups * 32]."""

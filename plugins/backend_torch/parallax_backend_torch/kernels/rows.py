@@ -12,7 +12,7 @@ from parallax_backend_torch.kernels.ggml import Form, read_blocks
 from parallax_backend_torch.kernels.layout import PANEL
 from parallax_backend_torch.kernels.quantize import Quantized, quantize_weight
 
-WeightKind = Literal["float32", "bfloat16", "int8", "int4"]
+WeightKind = Literal["float32", "bfloat16", "int8", "int8_low", "int4"]
 AT_ONCE = 2**17
 """Numbers of a weight that are converted at once; about twenty bytes of memory each."""
 
@@ -80,11 +80,11 @@ def cut_rows(rows: Rows, kind: WeightKind) -> Cut:
 
 
 def convert_part(part: torch.Tensor | Quantized, kind: WeightKind) -> torch.Tensor | Quantized:
-    """Return rows converted to a kind; codes of that kind are not changed."""
+    """Return rows converted to a kind; the numbers of codes of that kind do not change, nor of any as ``int8_low``."""
     if isinstance(part, Quantized):
-        if part.kind == kind:
-            return part
+        if kind in {part.kind, "int8_low"}:
+            return part if part.kind == kind else part.add_low()
         part = part.to_dense()
-    if kind in {"int8", "int4"}:
-        return quantize_weight(part, kind)
-    return part.to(getattr(torch, kind))
+    if kind == "int8_low":
+        return quantize_weight(part, "int8").add_low()
+    return quantize_weight(part, kind) if kind in {"int8", "int4"} else part.to(getattr(torch, kind))

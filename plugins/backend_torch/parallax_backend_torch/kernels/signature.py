@@ -6,7 +6,7 @@ import ctypes
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_uint32, c_void_p, sizeof
 from typing import Any
 
-INTERFACE = 9
+INTERFACE = 10
 """The version of the C interface; a library with another version was built from other sources."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from parallax_backend_torch.api import Clamp, ClampedMlp, Config, Decoder, Experts, Weights, widen_blocks
+from parallax_backend_torch.api import Clamp, ClampedMlp, Config, Decoder, Experts, MicroRows, Packed, Weights
 from parallax_models.gpt_oss import ADAPTER
 
 
@@ -23,13 +23,8 @@ class GptOss(Decoder):
         """Build experts."""
         weights = weights.within("mlp")
         router, stored = weights.make_linear("router", purpose="router"), weights.within("experts")
-        parts = zip(read_matrices(stored, "gate_up_proj"), read_matrices(stored, "down_proj"), strict=True)
-        experts = []
-        for (into, into_bias), (back, back_bias) in parts:
-            halves = torch.cat([into[0::2], into[1::2]]), torch.cat([into_bias[0::2], into_bias[1::2]])
-            made = weights.keep_linear(*halves), weights.keep_linear(back, back_bias)
-            experts.append(ClampedMlp(*made, self.clamp))
-        return Experts(router, experts, self._route)
+        pairs = zip(make_matrices(stored, "gate_up_proj", 2), make_matrices(stored, "down_proj", 1), strict=True)
+        return Experts(router, [ClampedMlp(*pair, self.clamp) for pair in pairs], self._route)
 
     def _route(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Choose the best experts; their shares are a softmax over these only."""
@@ -42,16 +37,20 @@ def read_clamp(config: Config) -> Clamp:
     return Clamp(config.number("swiglu_limit", 7.0), config.number("swiglu_alpha", 1.702), shift=1.0)
 
 
-def read_matrices(weights: Weights, name: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield the matrix [out, in] and the bias [out] of each expert.
+def make_matrices(weights: Weights, name: str, step: int) -> Iterator[Packed]:
+    """Yield the matrix of each expert; of its rows first every ``step``-th, then those after them.
 
     Files store all experts in one tensor: transposed, or, if quantised, as blocks and scales.
     """
+
+    def part(rows: torch.Tensor) -> torch.Tensor:
+        return torch.cat([rows[start::step] for start in range(step)])
+
     biases = weights.read_plain(f"{name}_bias").float()
     if weights.has(f"{name}_blocks"):
         blocks, scales = weights.read_plain(f"{name}_blocks"), weights.read_plain(f"{name}_scales")
         for block, scale, bias in zip(blocks, scales, biases, strict=True):
-            yield widen_blocks(block, scale), bias
+            yield weights.keep_blocks(MicroRows(part(block), part(scale)), part(bias))
         return
     for matrix, bias in zip(weights.read_plain(name), biases, strict=True):
-        yield matrix.T.contiguous(), bias
+        yield weights.keep_linear(part(matrix.T), part(bias))
