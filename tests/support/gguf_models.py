@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.support.checkpoints import BASE, save_family
+from tests.support.checkpoints import save_family
 from tests.support.gguf_kin import EVEN, Kin
 
 Array = npt.NDArray[np.float32]
@@ -72,7 +72,7 @@ def write_gguf(kin: Kin, folder: Path, path: Path, kind: Kind | None = None) -> 
     config = json.loads((folder / "config.json").read_text())
     writer = gguf.GGUFWriter(path, kin.name)
     add_settings(writer, kin, config)
-    add_vocabulary(writer, int(BASE["vocab_size"]))
+    add_vocabulary(writer, config["vocab_size"])
     for name, values in list_tensors(kin, folder, config):
         if kind is None or not is_packed(values, kind) or keeps_floats(name):
             writer.add_tensor(name, np.ascontiguousarray(values))

@@ -116,7 +116,7 @@ class MicroScaled(Matrix):
     def read_codes(self, start: int, stop: int) -> Codes:
         """See `Matrix.read_codes`."""
         codes, sizes = self._unpack(start, stop)
-        return Codes(E2M1_STEPS[codes], sizes / 2, -8 * sizes)
+        return Codes(E2M1_STEPS[codes], sizes * np.float32(0.5), -8 * sizes)
 
     def _unpack(self, start: int, stop: int) -> tuple[Array, Floats]:
         words, scales = (self.parts.view(word).reshape(self.num_rows, -1)[start:stop] for word in ("weight", "scales"))
@@ -213,7 +213,7 @@ class PackedFloats(Matrix):
     def read_codes(self, start: int, stop: int) -> Codes:
         """See `Matrix.read_codes`."""
         codes, sizes = self._unpack(start, stop)
-        return Codes(E2M1_STEPS[codes], sizes / 2, -8 * sizes)
+        return Codes(E2M1_STEPS[codes], sizes * np.float32(0.5), -8 * sizes)
 
     def _unpack(self, start: int, stop: int) -> tuple[Array, Floats]:
         scales = self.parts.tensors[self.scale]
