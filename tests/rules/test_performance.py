@@ -38,7 +38,7 @@ def test_tables_of_the_page_are_those_of_the_results() -> None:
 
 def test_page_has_every_rival_of_the_results() -> None:
     names = {line.rival.split()[0] for line in read_lines()}
-    assert names >= {"vLLM", "transformers", "llama.cpp", "mlx_lm.server"}
+    assert names >= {"vLLM", "SGLang", "llama.cpp", "mlx_lm.server"}
 
 
 def test_ratio_above_one_means_that_parallax_is_ahead() -> None:

@@ -191,7 +191,8 @@ def test_experts_of_gpt_oss_stay_codes(tmp_path: Path) -> None:
         path.unlink()
     shutil.copytree(coded, floats)
     stacks = {name: tensors.pop(name) for name in list(tensors) if re.search(r"experts\.\w+_proj$", name)}
-    random, widened, parts = torch.Generator().manual_seed(1), {}, {}
+    random, widened = torch.Generator().manual_seed(1), dict[str, torch.Tensor]()
+    parts: dict[str, torch.Tensor] = {}
     for name, (experts, inputs, outputs) in ((name, stack.shape) for name, stack in stacks.items()):
         blocks = torch.randint(0, 256, (experts, outputs, inputs // 32, 16), dtype=torch.uint8, generator=random)
         scales = torch.randint(118, 122, blocks.shape[:-1], dtype=torch.uint8, generator=random)

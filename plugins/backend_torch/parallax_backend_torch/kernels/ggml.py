@@ -30,7 +30,7 @@ NONLINEAR = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89
 DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 """Twice the numbers of the codes of MXFP4 (OCP Microscaling Formats 1.0, E2M1)."""
 HALF_BIAS = 128
-"""What is taken from an exponent of MXFP4, whose numbers are doubled."""
+"""The bias of exponents of MXFP4, whose numbers are doubled."""
 
 
 def read_half(split: torch.Tensor, place: int) -> torch.Tensor:
@@ -132,12 +132,9 @@ def _read_q6_k(split: torch.Tensor) -> Quantized:
 
 def _round(split: torch.Tensor, form: Form) -> Quantized:
     """Read blocks of any type that the ``gguf`` package reads."""
-    from gguf.constants import GGMLQuantizationType  # these take half a second to import
+    from parallax_formats.gguf import read_named  # it takes half a second to import
 
-    from parallax_formats.gguf import read_rows
-
-    numbers = read_rows(split.flatten(1).contiguous().numpy(), GGMLQuantizationType[form])
-    return quantize_weight(torch.from_numpy(numbers), "int8")
+    return quantize_weight(torch.from_numpy(read_named(split.flatten(1).contiguous().numpy(), form)), "int8")
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,11 @@ def read_rows(rows: npt.NDArray[np.uint8], kind: GGMLQuantizationType) -> Floats
     return found
 
 
+def read_named(rows: npt.NDArray[np.uint8], name: str) -> Floats:
+    """Return stored rows in float32, by the name of their type; see `read_rows`."""
+    return read_rows(rows, GGMLQuantizationType[name])
+
+
 def read_chunks(rows: npt.NDArray[np.uint8], kind: GGMLQuantizationType, width: int) -> Iterator[tuple[int, Floats]]:
     """Yield (first row, float32 values of shape [rows, width]), `CHUNK_VALUES` at a time; see `read_rows`."""
     step = max(1, CHUNK_VALUES // width)
