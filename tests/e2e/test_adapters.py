@@ -16,6 +16,8 @@ from typing import Any
 import anthropic
 import numpy as np
 import openai
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.conftest import AdapterFiles, Server
 from tests.support.tiny_adapters import make_matrices, write_adapter
@@ -99,6 +101,48 @@ def test_adapters_are_models_of_their_names_and_survive_the_loss_of_a_stage(
     assert post(server, "/completions", model="second", prompt="x", max_tokens=1)[0] == 404
     assert [each["id"] for each in get(server, "/models")["data"]] == [name, "first", "third"]
     assert ask_all(server, [name]) == found[3:6]
+
+
+def read_gauge(server: Server) -> dict[str, str]:
+    """Return the labels of the gauge, as gateways read it: the latest sample, with lists between commas."""
+    with urllib.request.urlopen(server.url.removesuffix("/v1") + "/metrics", timeout=WAIT_S) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    [family] = [each for each in families if each.name == "vllm:lora_requests_info"]
+    latest = max(family.samples, key=lambda sample: sample.value)
+    assert latest.value > time.time() - WAIT_S
+    return latest.labels
+
+
+def test_clients_of_vllm_drive_it_unchanged(serve: Callable[..., Server], adapter_files: AdapterFiles) -> None:
+    server = serve(adapter_files.model, "--backend", "torch", "--dtype", "float32")
+    client = openai.OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=WAIT_S)
+    name = client.models.list().data[0].id
+    # The sidecar of the Gateway API's inference extension names no base, and looks at the list before and after.
+    body = {"lora_name": "sql", "lora_path": str(adapter_files.adapters[0]), "base_model_name": ""}
+    assert client.post("/load_lora_adapter", body=body, cast_to=str).endswith("'sql' added successfully.")
+    card = client.models.retrieve("sql").to_dict()
+    assert (card["parent"], card["root"], card["object"]) == (name, body["lora_path"], "model")
+    assert [each.id for each in client.models.list()] == [name, "sql"]
+    # The client of KubeAI asks again, and goes by the type and these words.
+    status, text = post(server, "/load_lora_adapter", **body)
+    error = json.loads(text)["error"]
+    assert (status, error["type"]) == (400, "InvalidUserInput")
+    assert "has already been loaded" in error["message"]
+    assert post(server, "/load_lora_adapter", **body, load_inplace=True, is_3d_lora_weight=False)[0] == 200
+
+    assert read_gauge(server) == {"max_lora": "16", "running_lora_adapters": "", "waiting_lora_adapters": ""}
+    seen: list[dict[str, str]] = []
+    stream(server, "sql", PROMPTS[0], lambda: seen.append(read_gauge(server)))
+    assert seen == [{"max_lora": "16", "running_lora_adapters": "sql", "waiting_lora_adapters": ""}]
+
+    gone = {"lora_name": "sql", "lora_int_id": 1}
+    assert client.post("/unload_lora_adapter", body=gone, cast_to=str).startswith("Success: LoRA adapter 'sql' removed")
+    status, text = post(server, "/unload_lora_adapter", **gone)
+    error = json.loads(text)["error"]
+    assert (status, error["type"]) == (404, "NotFoundError")
+    assert error["message"] == "The lora adapter 'sql' cannot be found."
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("sql")
 
 
 def test_name_that_is_loaded_anew_finds_no_pages_of_the_old_adapter(

@@ -24,8 +24,8 @@ class LoadRequest(Strict):
     """What clients call the adapter, as ``model`` of their requests."""
     lora_path: PathField
     """Its folder on the server's machine, in PEFT's format; or its name on a hub, such as ``org/name``."""
-    base_model_name: NameField | None = None
-    """A name of the model that it is for; by default the main one."""
+    base_model_name: Annotated[TextField, Field(max_length=1024)] | None = None
+    """A name of the model that it is for; by default, or if it is empty, the main one."""
     load_inplace: bool | None = None
     """Replace an adapter of that name; its running requests end with the old one."""
     pinned: bool | None = None
@@ -39,8 +39,8 @@ class UnloadRequest(Strict):
 
     lora_name: NameField
     """The adapter."""
-    lora_int_id: Literal[0] | None = None
-    """Of vLLM; only 0, which means nothing here."""
+    lora_int_id: int | None = None
+    """Of vLLM; it means nothing here."""
 
 
 Change = TypeVar("Change", LoadRequest, UnloadRequest)

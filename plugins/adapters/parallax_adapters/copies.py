@@ -16,6 +16,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Protocol
 
+from parallax_adapters.holds import FileHold
 from parallax_adapters.messages import (
     PIECE,
     WINDOW,
@@ -126,6 +127,8 @@ class HeadCopies:
         """What its stages are to keep for adapters."""
         self._offered: dict[str, bytes] = {}
         self._pieces: dict[tuple[str, str, int], asyncio.Future[bytes]] = {}
+        self._holds: dict[str, FileHold] = {}
+        """By key, what keeps copies from other processes of this machine."""
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -159,6 +162,8 @@ class HeadCopies:
             if (listed := self._offered.get(key)) is None:
                 return
             store, missing = await asyncio.to_thread(self._begin, key, listed)
+            if key not in self._holds and store.is_copy(key):
+                self._holds[key] = store.hold(key)
             for name in missing:
                 chunks = await self._fetch_file(key, name, store.list_files(key)[name].size)
                 await asyncio.to_thread(store.put, key, name, chunks)
@@ -169,6 +174,8 @@ class HeadCopies:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for key in list(self._holds):
+            self._holds.pop(key).release()
 
     def _begin(self, key: str, listed: bytes) -> tuple[AdapterStore, list[str]]:
         store = self._make_store()
@@ -237,6 +244,8 @@ class HeadCopies:
     async def _remove(self, key: str) -> None:
         async with self._changing:
             if key not in self._offered:
+                if (hold := self._holds.pop(key, None)) is not None:
+                    hold.release()
                 await asyncio.to_thread(self._make_store().remove_copy, key)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:

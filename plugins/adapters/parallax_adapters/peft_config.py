@@ -66,6 +66,11 @@ class LoraConfig:
     """The ranks of modules that have their own, each after its place in the configuration: the first match counts."""
     alphas: Mapping[str, tuple[int, float]]
 
+    @property
+    def largest_rank(self) -> int:
+        """The largest rank that a module can have."""
+        return max([self.rank, *(rank for _, rank in self.ranks.values())])
+
     def find_rank(self, module: str) -> int:
         """Return the rank of a module, by its name in the model."""
         return find_in(self.ranks, module, self.rank)
@@ -115,12 +120,22 @@ def parse_config(text: bytes) -> LoraConfig:
 
 def _decode(text: bytes) -> dict[str, Any]:
     try:
-        fields = json.loads(text)
+        fields = json.loads(text, object_pairs_hook=read_pairs)
     except (ValueError, RecursionError) as error:
         raise Unsupported(f"{CONFIG} is not valid JSON: {error}", "copy the adapter again") from error
     if not isinstance(fields, dict):
         raise Unsupported(f"{CONFIG} is not a JSON object", "copy the adapter again")
     return fields
+
+
+def read_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; raises ValueError if it has a key twice, of which readers may take one or the other."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in found if names.count(name) > 1)
+        raise ValueError(f"{_show(twice)} is there twice")
+    return found
 
 
 def _read_flag(fields: Mapping[str, Any], name: str) -> bool:

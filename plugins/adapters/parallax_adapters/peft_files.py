@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from parallax_adapters.peft_config import CONFIG, HINT, MOST_CONFIG_BYTES, LoraConfig, parse_config
+from parallax_adapters.peft_config import CONFIG, HINT, MOST_CONFIG_BYTES, LoraConfig, parse_config, read_pairs
 from parallax_core.api import LayerRange, ParallaxError, Tensor, Unsupported, read_tensors, silent
 
 WEIGHTS = "adapter_model.safetensors"
@@ -96,10 +96,15 @@ def read_adapter(folder: Path, max_rank: int = 0) -> Adapter:
         raise Unsupported(f"{WEIGHTS} has no matrices", HINT)
     if adapter.num_bytes > data_bytes:
         raise Unsupported(f"{WEIGHTS} has matrices that lie over each other", COPY)
-    if max_rank and adapter.rank > max_rank:
-        message = f"the adapter has the rank {adapter.rank}; at most {max_rank} is allowed"
-        raise Unsupported(message, "an operator can allow more with PARALLAX_ADAPTERS__MAX_RANK")
+    check_rank(adapter.rank, max_rank)
     return adapter
+
+
+def check_rank(rank: int, most: int) -> None:
+    """Raise Unsupported if a rank is larger than is allowed; 0: any is."""
+    if most and rank > most:
+        message = f"the adapter has the rank {rank}; at most {most} is allowed"
+        raise Unsupported(message, "an operator can allow more with PARALLAX_ADAPTERS__MAX_RANK")
 
 
 def read_layers(folder: Path, layers: LayerRange | None = None) -> Adapter:
@@ -173,19 +178,39 @@ def check_files(folder: Path) -> int:
         if found.st_size > most:
             raise Unsupported(f"{name} has {found.st_size} bytes; at most {most} are allowed")
     with (folder / WEIGHTS).open("rb") as file:
-        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-        if length > MOST_HEADER_BYTES:
-            raise Unsupported(f"{WEIGHTS} has a header of {length} bytes; at most {MOST_HEADER_BYTES} are allowed")
-        _check_header(file.read(length))
-        return found.st_size - LENGTH_BYTES - length
+        end = measure_header(begin := file.read(LENGTH_BYTES))
+        check_header(file.read(end - len(begin)))
+        return found.st_size - end
 
 
-def _check_header(header: bytes) -> None:
-    """Refuse a header that Python cannot hold: nested too deeply, or with a number of thousands of digits."""
+def measure_header(begin: bytes) -> int:
+    """Return where the header of matrices ends, by the first bytes of their file; without any, how many tell it.
+
+    Raises:
+        Unsupported: if it is too long.
+    """
+    if len(begin) < LENGTH_BYTES:
+        return LENGTH_BYTES
+    if (length := int.from_bytes(begin[:LENGTH_BYTES], "little")) > MOST_HEADER_BYTES:
+        raise Unsupported(f"{WEIGHTS} has a header of {length} bytes; at most {MOST_HEADER_BYTES} are allowed")
+    return LENGTH_BYTES + length
+
+
+def check_header(header: bytes, max_rank: int = 0) -> None:
+    """Refuse a header that Python cannot hold, with a name twice, or of matrices with a larger rank than is allowed.
+
+    Raises:
+        Unsupported: if it is one of these.
+    """
     try:
-        json.loads(header)
+        fields = json.loads(header, object_pairs_hook=read_pairs)
     except (ValueError, RecursionError) as error:
         raise Unsupported(f"{WEIGHTS} is damaged: its header is not valid JSON: {str(error)[:80]}", COPY) from error
+    for name, entry in fields.items() if isinstance(fields, dict) else ():
+        match = MATRIX.fullmatch(name)
+        shape = entry.get("shape") if match is not None and isinstance(entry, dict) else None
+        if match is not None and isinstance(shape, list) and [type(side) for side in shape] == [int, int]:
+            check_rank(shape["AB".index(match["part"])], max_rank)
 
 
 def _explain_absence(folder: Path, name: str) -> ParallaxError:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from parallax_adapters.copies import LAYERS
+from parallax_adapters.holds import FileHold
 from parallax_adapters.limits import AdapterLimits, Wish
 from parallax_adapters.places import fetched
 from parallax_adapters.settings import AdapterSettings
@@ -24,6 +25,15 @@ TRIAL_S = 60.0
 """Seconds that the trial of an adapter may take."""
 POLL_S = 0.05
 """Seconds between looks at the running requests of an adapter that is unloaded."""
+
+
+class AlreadyLoaded(InvalidRequest):
+    """An adapter has the name of another one, which it is not to replace; in vLLM's words."""
+
+    def __init__(self, name: str) -> None:
+        message = f"The lora adapter '{name}' has already been loaded."
+        hint = "If you want to load the adapter in place, set 'load_inplace' to True."
+        super().__init__(message, "lora_name", hint)
 
 
 class AdapterRegistry:
@@ -43,6 +53,8 @@ class AdapterRegistry:
         self._models, self._store, self._sharing = models, store, sharing
         self._limits = AdapterLimits(settings)
         self._changing = asyncio.Lock()
+        self._holds: dict[str, FileHold] = {}
+        """By key, what keeps the files of adapters from other servers with the same folder."""
         self._leaving: set[asyncio.Task[None]] = set()
 
     @property
@@ -107,8 +119,7 @@ class AdapterRegistry:
             model, old = self._find_base(wish.base), self.loaded.get(name)
             self._check_name(name)
             if old is not None and not wish.replaces:
-                message = f"the adapter {name!r} is loaded already"
-                raise InvalidRequest(message, "lora_name", "unload it first, or set 'load_inplace' to true")
+                raise AlreadyLoaded(name)
             if oldest := self._limits.choose(wish, self.loaded.values(), self.count_running()):
                 self._remove(oldest)
             try:
@@ -141,14 +152,24 @@ class AdapterRegistry:
         return sum((service.running.count_adapters() for service in self._models.services), Counter[str]())
 
     async def close(self) -> None:
-        """Remove what is left in the store; the server has stopped."""
+        """End what is left; the server has stopped."""
         for task in self._leaving:
             task.cancel()
         await asyncio.gather(*self._leaving, return_exceptions=True)
+        for key in list(self._holds):
+            self._holds.pop(key).release()
 
     def _add(self, place: str) -> str:
-        with fetched(place, self.settings.hub) as folder:
-            return self._store.add(folder, self.settings.max_rank)
+        with fetched(place, self.settings.hub, self.settings.max_rank) as folder:
+            while True:
+                key = self._store.add(folder, self.settings.max_rank)
+                hold = self._store.hold(key)
+                if self._store.has(key):
+                    break
+                hold.release()  # another server has just removed it
+        if self._holds.setdefault(key, hold) is not hold:
+            hold.release()
+        return key
 
     def _offer(self, key: str) -> None:
         self._sharing.offer(key, self._store.read_list(key))
@@ -187,4 +208,6 @@ class AdapterRegistry:
         async with self._changing:
             if not any(each.key == key for each in self.loaded.values()):
                 self._sharing.withdraw(key)
+                if (hold := self._holds.pop(key, None)) is not None:
+                    hold.release()
                 await asyncio.to_thread(self._store.remove, key)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 
 import fastapi
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 
 from parallax_adapters.changes import LoadRequest, UnloadRequest, read_change
 from parallax_adapters.limits import Wish
-from parallax_adapters.registry import AdapterRegistry
-from parallax_core.api import InvalidRequest, UnknownName, needs_role
-from parallax_core.api.dialect import describe_body, describe_errors
+from parallax_adapters.registry import AdapterRegistry, AlreadyLoaded
+from parallax_core.api import InvalidRequest, needs_role
+from parallax_core.api.dialect import describe_body, describe_errors, error_body
 
 
 def make_router(registry: AdapterRegistry) -> fastapi.APIRouter:
@@ -32,7 +32,10 @@ def make_router(registry: AdapterRegistry) -> fastapi.APIRouter:
             pins=bool(body.pinned),
             owner=_name_client(http),
         )
-        await registry.load(wish)
+        try:
+            await registry.load(wish)
+        except AlreadyLoaded as error:
+            return _answer(400, "InvalidUserInput", error)
         return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
     @router.post("/v1/unload_lora_adapter", responses=errors, openapi_extra=describe_body(UnloadRequest))
@@ -42,11 +45,19 @@ def make_router(registry: AdapterRegistry) -> fastapi.APIRouter:
         _check_allowed(registry)
         name = read_change(await http.body(), UnloadRequest).lora_name
         if name not in registry.loaded:
-            raise UnknownName(f"the adapter {name!r} is not loaded", "GET /v1/models lists those that are")
+            missing = InvalidRequest(f"The lora adapter '{name}' cannot be found.", "lora_name")
+            return _answer(404, "NotFoundError", missing)
         await registry.unload(name)
         return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
 
     return router
+
+
+def _answer(status: int, kind: str, error: InvalidRequest) -> fastapi.Response:
+    """Return an error in vLLM's words, by which its clients tell that they have nothing to do."""
+    body = error_body(status, error.message, error.param, hint=error.hint)
+    body["error"]["type"] = kind
+    return JSONResponse(body, status)
 
 
 def _name_client(http: fastapi.Request) -> str:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from parallax_adapters.holds import FileHold, holding_alone
 from parallax_adapters.peft_config import CONFIG, MOST_CONFIG_BYTES
 from parallax_adapters.peft_files import (
     MOST_HEADER_BYTES,
@@ -142,6 +143,10 @@ class AdapterStore:
             raise self._explain_absence(key)
         return read_layers(self.find(key), layers)
 
+    def hold(self, key: str) -> FileHold:
+        """Keep the files of an adapter, whoever removes it, until the hold is released or the process ends."""
+        return FileHold(self._find_lock(key))
+
     def begin(self, key: str, listed: bytes) -> None:
         """Begin to keep an adapter that another machine has, given its list of files.
 
@@ -211,19 +216,35 @@ class AdapterStore:
 
     def remove_copy(self, key: str) -> None:
         """Remove what is here of an adapter of another machine; one that was loaded here stays."""
-        if (self.find(key) / COPY).exists():
+        if self.is_copy(key):
             self.remove(key)
 
+    def is_copy(self, key: str) -> bool:
+        """Whether what is here of an adapter came from another machine."""
+        return (self.find(key) / COPY).exists()
+
     def expire(self) -> None:
-        """Remove old copies, whose node ended before it could do that."""
-        for mark in self._folder.glob(f"*/{COPY}"):
+        """Remove old copies, whose node ended before it could do that, and what loads that were killed have left."""
+        for path in (*self._folder.glob(f"*/{COPY}"), *self._folder.glob(".new-*")):
             with suppress(OSError):
-                if time.time() - mark.stat().st_mtime > LONGEST_S:
-                    shutil.rmtree(mark.parent, ignore_errors=True)
+                if time.time() - path.stat().st_mtime <= LONGEST_S:
+                    continue
+                if path.name == COPY:
+                    self.remove(path.parent.name)
+                elif path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink()
 
     def remove(self, key: str) -> None:
-        """Remove the adapter of a key, if it is there; a stage that has it in memory keeps it while it is used."""
-        shutil.rmtree(self.find(key), ignore_errors=True)
+        """Remove the adapter of a key, if it is there, unless another process holds it; see `hold`.
+
+        A stage that has it in memory keeps it while it is used.
+        """
+        folder = self.find(key)
+        with holding_alone(self._find_lock(key)) as is_alone:
+            if is_alone:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def find(self, key: str) -> Path:
         """Return the folder of a key, which may not exist.
@@ -234,6 +255,9 @@ class AdapterStore:
         if not KEY.fullmatch(key):
             raise ParallaxError(f"{key[:80]!r} is no key of an adapter", "ask for it by the name it was loaded under")
         return self._folder / key
+
+    def _find_lock(self, key: str) -> Path:
+        return self.find(key).with_suffix(".lock")
 
     def _keep(self, made: Path, key: str) -> None:
         folder = self.find(key)

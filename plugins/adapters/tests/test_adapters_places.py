@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub import close_session
@@ -84,6 +85,28 @@ def test_what_is_no_adapter_is_refused_by_name(hub: FakeHub, folder: Path, monke
     assert not hub.fetched(), "nothing of them is fetched"
     with pytest.raises(ParallaxError, match="nothing installed fetches adapters of 'x'"), fetched("x:a/b", ["*"]):
         pass
+
+
+@pytest.mark.parametrize(
+    ("fields", "rank", "reason"),
+    [
+        ({"r": 64}, 4, "has the rank 64; at most 8 is allowed"),
+        ({"r": 8, "rank_pattern": {"up_proj": 9}}, 4, "has the rank 9; at most 8"),
+        ({"r": 8, "use_dora": True}, 4, "DoRA is not supported"),
+        ({"r": 8}, 9, "has the rank 9; at most 8 is allowed"),
+    ],
+)
+def test_rank_is_looked_at_before_the_matrices_are_fetched(
+    hub: FakeHub, tmp_path: Path, fields: dict[str, Any], rank: int, reason: str
+) -> None:
+    size = (2**18, 8)
+    large = write_adapter(tmp_path / "large", make_matrices({"layers.0.mlp.up_proj": size}, rank), **fields)
+    put(hub, large, "ours/large", *FILES)
+    with pytest.raises(Unsupported, match=reason), fetched("ours/large", ["ours/*"], 8):
+        pass
+    asked = {request.headers["range"] for request in hub.requests if request.path.endswith(FILES[1])}
+    assert len(asked) == (2 if rank > 8 else 0), "its length, and its header"
+    assert all(int(each.rpartition("-")[2]) < 2**12 for each in asked), "no matrix is fetched"
 
 
 def test_damaged_file_is_refused(hub: FakeHub, folder: Path) -> None:

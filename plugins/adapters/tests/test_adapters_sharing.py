@@ -253,3 +253,32 @@ def test_old_copies_expire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     node.expire()
     assert head.has(key)
     assert not list((tmp_path / "node").iterdir())
+
+
+def test_files_stay_until_nobody_holds_them(tmp_path: Path) -> None:
+    source = write_adapter(tmp_path / "made", make_matrices(SIZES))
+    one, two = (AdapterStore(tmp_path / "store") for _ in range(2))  # of two servers with one home
+    key = one.add(source)
+    holds = [one.hold(key), two.hold(two.add(source))]
+    for hold, store in zip(holds, (one, two), strict=True):
+        assert store.has(key)
+        store.remove(key)
+        assert store.has(key), "it removes what it holds itself"
+        hold.release()
+        store.remove(key)
+    assert not list((tmp_path / "store").iterdir())
+
+
+def test_copy_that_a_server_of_the_machine_uses_is_not_removed(tmp_path: Path) -> None:
+    head, node = AdapterStore(tmp_path / "head"), AdapterStore(tmp_path / "node")
+    source = write_adapter(tmp_path / "made", make_matrices(SIZES))
+    key = head.add(source)
+    node.begin(key, head.read_list(key))
+    for name in head.list_files(key):
+        node.put(key, name, [(head.find(key) / name).read_bytes()])
+    hold = node.hold(node.add(source))  # the same adapter, loaded there too
+    node.remove_copy(key)
+    assert node.has(key)
+    hold.release()
+    node.remove_copy(key)
+    assert not list((tmp_path / "node").iterdir())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from parallax_core.api import ParallaxError
@@ -12,13 +12,17 @@ from parallax_source_hub.partial_file import PartialFile
 from parallax_source_hub.source import PAUSES_S, HubName
 
 
-def fetch_adapter(name: str, files: Mapping[str, int], folder: Path) -> None:
+def fetch_adapter(
+    name: str, files: Mapping[str, int], folder: Path, look: Callable[[str, bytes], int] = lambda _, begin: len(begin)
+) -> None:
     """Fetch files of a repository into a folder, each checked against its digest.
 
     Args:
         name: ``org/name`` or ``org/name@revision``.
         files: their names, and the most bytes that each may have.
         folder: where they go.
+        look: is given the first bytes of each file, none at first, and returns how many it has to see before the
+            others are fetched; it raises ParallaxError to refuse the file.
 
     Raises:
         UnknownName: if there is no such repository or revision.
@@ -36,9 +40,18 @@ def fetch_adapter(name: str, files: Mapping[str, int], folder: Path) -> None:
             raise ParallaxError(f"{file} of {name} has {size} bytes; at most {most} are allowed")
     transfer = Download(remote.open, PAUSES_S)
     for file in files:
-        part = PartialFile(folder, listed[file])
-        transfer.fill(part, ByteRanges([(0, listed[file].size)]), _ignore)
+        part, size, begin = PartialFile(folder, listed[file]), listed[file].size, b""
+        while (wanted := min(look(file, begin), size)) > len(begin):
+            transfer.fill(part, ByteRanges([(0, wanted)]), _ignore)
+            begin = read_begin(part.path, wanted)
+        transfer.fill(part, ByteRanges([(0, size)]), _ignore)
         part.finish(_ignore)
+
+
+def read_begin(path: Path, size: int) -> bytes:
+    """Return the first bytes of a file."""
+    with path.open("rb") as file:
+        return file.read(size)
 
 
 def _ignore(_: int) -> None:
