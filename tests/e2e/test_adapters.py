@@ -163,11 +163,13 @@ def test_adapters_that_cannot_be_used_are_refused_with_the_field(
     server = serve(adapter_files.model, *STAGES, "--set", "max_waiting=8")
     name = get(server, "/models")["data"][0]["id"]
     other = write_adapter(tmp_path / "other", make_matrices({"layers.4.mlp.up_proj": (96, 63)}))
-    beyond = write_adapter(tmp_path / "beyond", make_matrices({"layers.4.mlp.experts.1.up_proj": (96, 64)}))
+    absent = write_adapter(tmp_path / "absent", make_matrices({"layers.4.mlp.experts.1.up_proj": (96, 64)}))
+    beyond = write_adapter(tmp_path / "beyond", make_matrices({"layers.99.mlp.up_proj": (96, 64)}))
     high = write_adapter(tmp_path / "high", make_matrices({"layers.0.mlp.up_proj": (96, 64)}, rank=300), r=300)
     million = write_adapter(tmp_path / "million", make_matrices({"layers.0.mlp.up_proj": (96, 64)}), r=10**6)
     wrong = {key: np.full_like(each, np.nan) for key, each in make_matrices({"layers.0.mlp.up_proj": (96, 64)}).items()}
     endless = write_adapter(tmp_path / "endless", wrong)
+    huge = write_adapter(tmp_path / "huge", {key: np.full_like(each, 1e30) for key, each in wrong.items()})
     pickled = write_adapter(tmp_path / "pickled", {})
     (pickled / "adapter_model.safetensors").rename(pickled / "adapter_model.bin")
     linked = write_adapter(tmp_path / "linked", {})
@@ -176,11 +178,13 @@ def test_adapters_that_cannot_be_used_are_refused_with_the_field(
     bodies: list[tuple[dict[str, Any], str, str]] = [
         ({"lora_path": str(million)}, "lora_path", "the rank 1000000; it must be between"),
         ({"lora_path": str(endless)}, "lora_path", "numbers that are not finite"),
+        ({"lora_path": str(huge)}, "lora_path", "are not finite"),
         ({"lora_path": str(pickled)}, "lora_path", "adapter_model.bin is a pickle"),
         ({"lora_path": str(linked)}, "lora_path", "is not a regular file in"),
         ({"lora_path": "someone/adapter"}, "lora_path", "not fetched from a hub"),
         ({"lora_path": str(other)}, "lora_path", "up_proj has 64 inputs and 96 outputs in this model"),
-        ({"lora_path": str(beyond)}, "lora_path", "experts.1.up_proj, which takes no adapters"),
+        ({"lora_path": str(absent)}, "lora_path", "experts.1.up_proj, which takes no adapters"),
+        ({"lora_path": str(beyond)}, "lora_path", "changes layers.99.mlp.up_proj, and the model has the layers 0 to"),
         ({"lora_path": str(high)}, "lora_path", "the rank 300; at most 256"),
         ({"lora_path": str(tmp_path / "none")}, "lora_path", "there is no adapter_config.json"),
         ({"lora_path": str(adapter_files.adapters[0]), "lora_name": name}, "lora_name", "the name of a model"),

@@ -28,7 +28,7 @@ class FileHold:
 
 @contextmanager
 def holding_alone(path: Path) -> Iterator[bool]:
-    """Hold a lock file within the context if nobody else does, and say whether; then the file is removed."""
+    """Hold a lock file alone within the context, if that is possible, and say whether; then the file is removed."""
     try:
         file = _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

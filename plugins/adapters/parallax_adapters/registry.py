@@ -16,7 +16,7 @@ from parallax_adapters.places import fetched
 from parallax_adapters.settings import AdapterSettings
 from parallax_adapters.sharing import AdapterSharing
 from parallax_adapters.store import AdapterStore
-from parallax_core.api import InvalidRequest, ParallaxError, Request, RequestId, Sampling, Unavailable
+from parallax_core.api import InvalidRequest, LayerRange, ParallaxError, Request, RequestId, Sampling, Unavailable
 from parallax_core.api.dialect import ModelEntry, ServedAdapter, ServedModels
 
 NAME = re.compile(r"[\w][\w.:/@+-]{0,199}")
@@ -31,8 +31,8 @@ class AlreadyLoaded(InvalidRequest):
     """An adapter has the name of another one, which it is not to replace; in vLLM's words."""
 
     def __init__(self, name: str) -> None:
-        message = f"The lora adapter '{name}' has already been loaded."
-        hint = "If you want to load the adapter in place, set 'load_inplace' to True."
+        message = f"The lora adapter '{name}' has already been loaded"
+        hint = "if you want to load the adapter in place, set 'load_inplace' to true"
         super().__init__(message, "lora_name", hint)
 
 
@@ -86,10 +86,11 @@ class AdapterRegistry:
             InvalidRequest: if the model cannot use it; the message says why.
             Unavailable: if the model does not answer now.
         """
-        await asyncio.gather(self._sharing.spread(adapter.key), asyncio.to_thread(LAYERS.prepare, adapter.key))
         base = self._models.get(adapter.model_id)
         if base.hosted is None:
             raise base.describe_absence()
+        self._check_layers(adapter)
+        await asyncio.gather(self._sharing.spread(adapter.key), asyncio.to_thread(LAYERS.prepare, adapter.key))
         request = Request(
             id=RequestId(f"adapter-{uuid.uuid4().hex}"),
             prompt=(0,),
@@ -170,6 +171,17 @@ class AdapterRegistry:
         if self._holds.setdefault(key, hold) is not hold:
             hold.release()
         return key
+
+    def _check_layers(self, adapter: ServedAdapter) -> None:
+        """Refuse an adapter with layers that its model does not have, which no stage sees."""
+        [model] = [each for each in self._models.describe().models if each.id == adapter.model_id]
+        stages = [stage for replica in model.replicas for stage in replica.stages]
+        count = max([stage.layers.stop for stage in stages if stage.layers is not None], default=0)
+        beyond = [number for number in self._store.list_layers(adapter.key) if number >= count]
+        if count and beyond:
+            part = self._store.open(adapter.key, LayerRange(beyond[0], beyond[0] + 1))
+            message = f"the adapter changes {next(iter(part.modules))}, and the model has the layers 0 to {count - 1}"
+            raise InvalidRequest(message, "lora_path", "name the adapter's own model")
 
     def _offer(self, key: str) -> None:
         self._sharing.offer(key, self._store.read_list(key))

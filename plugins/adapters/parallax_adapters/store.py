@@ -12,6 +12,7 @@ import os
 import platform
 import re
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -126,6 +127,10 @@ class AdapterStore:
         """
         return read_list(key, self.read_list(key))
 
+    def list_layers(self, key: str) -> list[int]:
+        """Return the numbers of the layers that an adapter changes, in order."""
+        return sorted(int(found[1]) for name in self.list_files(key) if (found := LAYER.fullmatch(name)))
+
     def read_list(self, key: str) -> bytes:
         """Return the list of files as it is stored; see `list_files`."""
         try:
@@ -224,7 +229,7 @@ class AdapterStore:
         return (self.find(key) / COPY).exists()
 
     def expire(self) -> None:
-        """Remove old copies, whose node ended before it could do that, and what loads that were killed have left."""
+        """Remove old copies of nodes that ended without doing so, and the rest of loads that were killed."""
         for path in (*self._folder.glob(f"*/{COPY}"), *self._folder.glob(".new-*")):
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime <= LONGEST_S:
@@ -317,9 +322,15 @@ def _belongs(name: str, layers: LayerRange | None) -> bool:
 
 
 def _copy(source: Path, target: Path) -> None:
+    """Copy the files of an adapter, which may have been changed since they were checked."""
     for name in FILES:
-        with (source / name).open("rb") as old, (target / name).open("wb") as new:
-            shutil.copyfileobj(old, new, CHUNK)
+        number = os.open(source / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # never wait for a pipe
+        with os.fdopen(number, "rb") as old, (target / name).open("wb") as new:
+            left = os.fstat(old.fileno()).st_size
+            if not stat.S_ISREG(os.fstat(old.fileno()).st_mode) or left > MOST_WEIGHT_BYTES + MOST_HEADER_BYTES:
+                raise ParallaxError(f"{name} in {source} has just been changed", "load the adapter again")
+            while left > 0 and (chunk := old.read(min(CHUNK, left))):
+                left -= new.write(chunk)
 
 
 def _split(folder: Path) -> str:

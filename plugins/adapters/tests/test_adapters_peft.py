@@ -111,7 +111,18 @@ def test_what_would_compute_something_else_is_refused_by_name(fields: dict[str, 
         parse_config(config(**fields))
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b"{", b"\xff", b"[" * 100_000, b'{"r": ' + b"9" * 10_000 + b"}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"r": ' + b"9" * 10_000 + b"}",
+        b'{"peft_type": "LORA", "r": 4, "r": 8}',
+    ],
+)
 def test_damaged_settings_are_refused(text: bytes) -> None:
     with pytest.raises(Unsupported):
         parse_config(text)
@@ -291,4 +302,32 @@ def test_store_keeps_nothing_of_an_adapter_that_is_refused(tmp_path: Path) -> No
     bad = {name: np.full_like(array, np.inf) for name, array in PLAIN.items()}
     with pytest.raises(Unsupported, match="not finite"):
         AdapterStore(tmp_path / "store").add(write_adapter(tmp_path / "bad", bad))
+    assert not list((tmp_path / "store").iterdir())
+
+
+def test_matrix_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    folder = write_adapter(tmp_path / "made", PLAIN)
+    path, name = folder / "adapter_model.safetensors", next(iter(PLAIN))
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = (
+        data[8:end].rstrip()[:-1] + f', "{name}": '.encode() + json.dumps(json.loads(data[8:end])[name]).encode() + b"}"
+    )
+    path.write_bytes(len(header).to_bytes(8, "little") + header + data[end:])
+    with pytest.raises(Unsupported, match="is there twice"):
+        read_adapter(folder)
+
+
+def test_file_that_became_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_adapter(tmp_path / "made", PLAIN)
+
+    def change(source: Path) -> int:
+        path = source / "adapter_config.json"
+        path.unlink()
+        os.mkfifo(path)
+        return 0
+
+    monkeypatch.setattr("parallax_adapters.store.check_files", change)
+    with pytest.raises(ParallaxError, match="has just been changed"):
+        AdapterStore(tmp_path / "store").add(folder)
     assert not list((tmp_path / "store").iterdir())

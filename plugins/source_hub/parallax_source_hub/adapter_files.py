@@ -41,9 +41,9 @@ def fetch_adapter(
     transfer = Download(remote.open, PAUSES_S)
     for file in files:
         part, size, begin = PartialFile(folder, listed[file]), listed[file].size, b""
-        while (wanted := min(look(file, begin), size)) > len(begin):
-            transfer.fill(part, ByteRanges([(0, wanted)]), _ignore)
-            begin = read_begin(part.path, wanted)
+        while (stop := min(look(file, begin), size)) > len(begin):
+            transfer.fill(part, ByteRanges([(0, stop)]), _ignore)
+            begin = read_begin(part.path, stop)
         transfer.fill(part, ByteRanges([(0, size)]), _ignore)
         part.finish(_ignore)
 
