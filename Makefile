@@ -12,7 +12,7 @@ PROJECTS := . $(PLUGINS)
 SOURCES  := pyproject.toml $(wildcard plugins/*/pyproject.toml plugins/*/hatch_build.py plugins/*/csrc/* plugins/*/csrc/*/*) constraints.txt
 EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
 DRAWS    := $(if $(filter torch vllm sglang,$(BACKEND)),plugins/sampling_torch)
-SERVED   := $(filter-out plugins/bench plugins/sampling_% plugins/backend_% plugins/transport_lattica,$(PLUGINS)) $(DRAWS) $(wildcard plugins/backend_$(BACKEND))
+SERVED   := $(filter-out plugins/bench plugins/quantize plugins/sampling_% plugins/backend_% plugins/transport_lattica,$(PLUGINS)) $(DRAWS) $(wildcard plugins/backend_$(BACKEND))
 
 COMPILED := plugins/backend_torch
 

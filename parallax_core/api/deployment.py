@@ -32,7 +32,7 @@ from parallax_core.models.adapters import ModelFamily, count_active, count_weigh
 from parallax_core.models.backends import choose_backend, find_backends, probe
 from parallax_core.models.catalog import Catalog
 from parallax_core.models.stage_tensors import find_part, find_stored_layers
-from parallax_core.models.stages import check_model, measure_loaded
+from parallax_core.models.stages import check_model, measure_loaded, open_stage
 from parallax_core.node.policy.guard import PolicyGuard
 from parallax_core.node.policy.parse import read_policy
 from parallax_core.plugins.host import PluginHost
@@ -82,6 +82,7 @@ __all__ = [
     "make_transport",
     "measure_loaded",
     "name_node",
+    "open_stage",
     "probe",
     "read_policy",
 ]

@@ -14,13 +14,7 @@ OLD = {
     "complete": "chat --raw",
     "completion": "--completion",
     "plugin": "plugins",
-    "codes": "cluster codes",
-    "leave": "cluster leave",
-    "promote": "cluster promote",
-    "relay": "cluster relay",
-    "rendezvous": "cluster rendezvous",
-    "plan": "cluster plan",
-    "profile": "cluster profile",
+    **{name: f"cluster {name}" for name in ("codes", "leave", "promote", "relay", "rendezvous", "plan", "profile")},
 }
 """What a command is written as now; the old spelling works in version 0.1."""
 
@@ -38,6 +32,7 @@ OWNERS = {
     "nodes": "parallax-cluster",
     "models": "parallax-manage",
     **{f"models {name}": "parallax-cluster" for name in ("served", "load", "unload", "switch", "forget")},
+    "models quantize": "parallax-quantize",
     "plugins": "parallax-manage",
     "plugins new": "parallax-scaffold",
     "run": "parallax-cluster",

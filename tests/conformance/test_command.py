@@ -56,6 +56,10 @@ class TestSimulate(CommandConformance):
     place = "parallax_simulate.cli:app"
 
 
+class TestQuantize(CommandConformance):
+    place = "parallax_quantize.cli:app"
+
+
 class TestNetwork(CommandConformance):
     place = "parallax_netcheck.cli:app"
 

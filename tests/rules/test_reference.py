@@ -34,6 +34,7 @@ ON_PAGE = {
     "parallax-manage",
     "parallax-netcheck",
     "parallax-operate",
+    "parallax-quantize",
     "parallax-scaffold",
     "parallax-simulate",
 }

@@ -31,6 +31,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "plugins/cluster/parallax_cluster/cli/served_models.py:switch",
         "arguments",
     ): "the options of a command are its arguments",
+    ("plugins/quantize/parallax_quantize/cli.py:quantize", "arguments"): "the options of a command are its arguments",
     ("plugins/simulate/parallax_simulate/cli.py:simulate", "arguments"): "the options of a command are its arguments",
     ("plugins/simulate/parallax_simulate/cli.py:simulate", "lines"): "and each takes a line or three",
     **{

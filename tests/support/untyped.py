@@ -37,6 +37,7 @@ UNTYPED: dict[str, dict[str, str]] = {
         "parallax serve": ENGINE,
     },
     "docs/how-to/formats.md": {
+        "parallax models quantize": "needs a model of the reader's; plugins/quantize/tests does all of this",
         "parallax models show": "needs a model of the reader's; docs/how-to/check-a-model.md shows another",
         "parallax cluster plan": "needs a model and machines of the reader's",
     },
@@ -69,6 +70,10 @@ UNTYPED: dict[str, dict[str, str]] = {
         "parallax serve": ENGINE,
     },
     "plugins/engines/README.md": {"parallax engines install": ENGINE},
+    "plugins/quantize/README.md": {
+        "pip install parallax-quantize": "it is on no index yet",
+        "parallax models quantize Qwen/": HUB,
+    },
     "plugins/simulate/README.md": {"parallax simulate": HUB},
     "plugins/source_hub/README.md": {"parallax models pull org/name": HUB},
     "plugins/transport_zmq/README.md": {"parallax keys allow": "needs a key of another machine"},

@@ -80,7 +80,7 @@ def switch(
     ] = False,
     no_wait: NoWaitOption = False,
 ) -> None:
-    """Switch a running server to another model without an interruption.
+    """Switch a running server to another model, uninterrupted.
 
     The model is loaded beside the old one, which answers until the new one can; then the old one is unloaded. If the
     new one cannot be loaded, the old one stays.

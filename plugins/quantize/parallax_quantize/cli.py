@@ -1,0 +1,49 @@
+"""Write a model in fewer bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from parallax_core.api import UsageError, format_bytes
+from parallax_core.api.cli import make_display, new_app
+from parallax_quantize.forms import BITS, GROUPS, LAYOUTS, READERS
+
+app = new_app()
+
+
+@app.command()
+def quantize(
+    model: Annotated[str, typer.Argument(help="A folder, a hub id such as org/name, or an alias.")],
+    to: Annotated[str, typer.Option(help=f"What it becomes: {', '.join(BITS)}.", metavar="FORM")],
+    layout: Annotated[
+        str, typer.Option("--for", help="The layout: mlx, or compressed-tensors for vLLM.", metavar="LAYOUT")
+    ] = LAYOUTS[0],
+    group: Annotated[int, typer.Option(help="Inputs that share a scale: 32, 64 or 128.", metavar="N")] = GROUPS[0],
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(help="A text like those that the model will read; int4 loses less with it.", metavar="FILE"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The new folder; by default NAME-FORM in this folder.", metavar="FOLDER")
+    ] = None,
+) -> None:
+    """Write a model in fewer bits.
+
+    The layout mlx is read by mlx-lm, and compressed-tensors by vLLM and SGLang; Parallax reads both. The matrices of
+    layers get the form; embedding and head get 8 bits in mlx, and stay as they are in compressed-tensors. With
+    --calibrate, the text runs through the layers one by one, and GPTQ rounds each matrix by what it is given; without,
+    HQQ chooses the grids of 4 bits. Nothing is left if it ends early.
+    """
+    found = next((each for each in LAYOUTS if each == layout), None)
+    if found is None or group not in GROUPS or to not in BITS:
+        known = f"--to {', '.join(BITS)}; --for {', '.join(LAYOUTS)}; --group {', '.join(map(str, GROUPS))}"
+        raise UsageError(f"--to {to} --for {layout} --group {group} is not known", f"choose of {known}")
+    from parallax_quantize.run import quantize_model  # it brings torch
+
+    with make_display() as display:
+        folder = quantize_model(model, (to, found, group), calibrate, out, display)
+    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    print(f"{folder}: {format_bytes(size)}, read by {READERS[found]}")

@@ -1,0 +1,100 @@
+"""What a model can become: the numbers of each kind of matrix, and the layout of the files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from parallax_core.api import UsageError
+from parallax_quantize.forms import BITS, Layout
+from parallax_quantize.grids import AffineGrid, FloatGrid, Grid
+from parallax_quantize.rounding import Rounded
+
+Packed = dict[str, torch.Tensor]
+"""The tensors of a weight, by their last word."""
+ENDS_BITS = 8
+"""Of embedding and head, where they are quantised: few numbers, and the most sensitive to rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A form of a whole model."""
+
+    name: str
+    layout: Layout
+    layers: Grid
+    """The grid of the matrices of layers."""
+    ends: Grid | None
+    """The grid of embedding and head; None: they stay as they are."""
+
+    def pack(self, rounded: Rounded, grid: Grid, dtype: torch.dtype) -> Packed:
+        """Return the tensors of a rounded matrix."""
+        words, scales = pack_codes(rounded.codes, grid.bits), rounded.fitted.scale
+        if isinstance(grid, FloatGrid):
+            return {"weight": words.view(torch.uint32), "scales": (scales.log2().round() + 127).to(torch.uint8)}
+        if self.layout == "mlx":
+            lows = rounded.fitted.low.to(dtype)
+            return {"weight": words.view(torch.uint32), "scales": scales.to(dtype), "biases": lows}
+        zeros = torch.where(scales > 0, -rounded.fitted.low / scales, 0).round().to(torch.uint8)
+        return {
+            "weight_packed": words,
+            "weight_scale": scales.to(dtype),
+            "weight_zero_point": pack_codes(zeros.T.contiguous(), grid.bits).T.contiguous(),
+            "weight_shape": torch.tensor(rounded.codes.shape),
+        }
+
+    def describe(self, ends: Sequence[str], plain: Sequence[str]) -> dict[str, Any]:
+        """Return what config.json says of the weights.
+
+        Args:
+            ends: the modules whose matrices have the grid `ends`.
+            plain: the modules whose matrices are not quantised.
+        """
+        own = describe_grid(self.layers)
+        if self.layout == "mlx":
+            both = {**own, **({stem: describe_grid(self.ends) for stem in ends} if self.ends else {})}
+            return {"quantization": both, "quantization_config": both}
+        weights = {"num_bits": self.layers.bits, "type": "int", "symmetric": False, "strategy": "group"}
+        group = {"targets": ["Linear"], "weights": {**weights, "group_size": self.layers.group, "dynamic": False}}
+        return {
+            "quantization_config": {
+                "quant_method": "compressed-tensors",
+                "format": "pack-quantized",
+                "quantization_status": "compressed",
+                "config_groups": {"group_0": {**group, "input_activations": None, "output_activations": None}},
+                "ignore": list(plain),
+                "kv_cache_scheme": None,
+            }
+        }
+
+
+def describe_grid(grid: Grid) -> dict[str, Any]:
+    """Return what mlx-lm calls a grid."""
+    mode = "mxfp4" if isinstance(grid, FloatGrid) else "affine"
+    return {"group_size": grid.group, "bits": grid.bits, "mode": mode}
+
+
+def find_target(name: str, layout: Layout, group: int, dtype: torch.dtype) -> Target:
+    """Return the form of a name of `BITS`.
+
+    Raises:
+        UsageError: if the layout does not have it.
+    """
+    if name == "mxfp4":
+        if layout != "mlx" or group != FloatGrid().group:
+            raise UsageError("mxfp4 is written for mlx, in groups of 32", "leave --for and --group out")
+        return Target(name, layout, FloatGrid(), AffineGrid(ENDS_BITS, group, dtype))
+    grid = AffineGrid(BITS[name], group, dtype, has_integer_zero=layout != "mlx")
+    return Target(name, layout, grid, replace(grid, bits=ENDS_BITS) if layout == "mlx" else None)
+
+
+def pack_codes(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """Return codes, uint8 [rows, n] of 4 or 8 bits, in words int32 [rows, n * bits / 32], the first one lowest."""
+    codes = functional.pad(codes, (0, -codes.shape[1] % (32 // bits)))
+    if bits == 4:  # noqa: PLR2004 -- two in a byte
+        codes = codes[:, 0::2] | codes[:, 1::2] << 4
+    return codes.contiguous().view(torch.int32)
