@@ -121,7 +121,7 @@ def test_refusals_leave_nothing(plain: Path, tmp_path: Path, monkeypatch: pytest
     refuse(ParallaxError, "there is no folder", "--to", "int4", "--out", tmp_path / "no" / "such")
     refuse(ParallaxError, "there is no folder", "--to", "int4", model=tmp_path / "none")
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(2**40, 2**40, 2**20))  # type: ignore[attr-defined]
+        patch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(2**40, 2**40, 2**20))
         refuse(ParallaxError, "and 1 MiB are free", "--to", "int4")
     quantize(plain, "--to", "int4", "--out", out)
     with pytest.raises(ParallaxError, match="exists"):
