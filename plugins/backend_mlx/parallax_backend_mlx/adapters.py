@@ -16,6 +16,8 @@ from parallax_core.api import BackendFailed, LayerRange, Row, SeqId
 
 NAMES = frozenset(f"{name}_proj" for name in ("q", "k", "v", "qkv", "o", "gate", "up", "gate_up", "down"))
 """The modules that take adapters: those whose outputs mlx-lm has in the order of the checkpoint."""
+SPARE = 2
+"""Adapters for which stacks have room beside those in use: one that is loaded is then written there alone."""
 Pair = tuple[mx.array, mx.array]
 """The matrices of a module: [inputs, rank], and [rank, outputs] with the scale."""
 
@@ -52,12 +54,16 @@ class AdapterTable:
     def __init__(self, model: Module, layers: LayerRange, dtype: mx.Dtype) -> None:
         self._dtype = dtype if mx.default_device() == mx.Device(mx.gpu) else mx.float32
         """Of the matrices; on a CPU, MLX gathers those of float32 alone."""
-        self.kept = KeptAdapters(self._convert, layers, item_bytes=self._dtype.size, find_free=find_room)
+        self.kept = KeptAdapters(
+            self._convert, layers, any_thread=True, item_bytes=self._dtype.size, find_free=find_room
+        )
         self.places: mx.array | None = None
         """The number in the stacks of the adapter of each row that is computed now; None: no row has one."""
         self._keys: dict[SeqId, str] = {}
         """The keys of the adapters of the step's sequences."""
         self._numbers: dict[str, int] = {"": 0}
+        self._spare: list[int] = []
+        """The numbers in the stacks that no adapter has."""
         self._stacks: dict[str, Pair] = {}
         """For each module that an adapter changes, the matrices of all in use, [number, ...], with zeros for none."""
         for path, module in model.named_modules():  # type: ignore[no-untyped-call]
@@ -74,8 +80,11 @@ class AdapterTable:
 
     def load(self, key: str) -> None:
         """Load an adapter unless it is loaded; see `KeptAdapters.load`."""
-        if self.kept.load(key):
-            self._numbers, self._stacks = {"": 0}, {}
+        self.kept.load(key)
+        for other in [each for each in self._numbers if each and each not in self.kept.loaded]:
+            self._spare.append(self._numbers.pop(other))
+        if len(self._numbers) == 1:
+            self._forget()
 
     def begin(self, keys: Mapping[SeqId, str]) -> None:
         """Prepare a step of some sequences, each with the key of its adapter or an empty text.
@@ -85,9 +94,12 @@ class AdapterTable:
         """
         self.kept.check(list(keys.items()))
         self._keys = dict(keys)
-        if not self._numbers.keys() >= set(keys.values()):
-            used = {""}.union(keys.values(), *(list_keys() for list_keys in self.kept.list_users))
-            self._stack([key for key in sorted(used) if not key or key in self.kept.loaded])
+        if missing := sorted(set(keys.values()) - self._numbers.keys()):
+            try:
+                self._place(missing)
+            except BaseException:  # such as for lack of memory; what is in the stacks is not known
+                self._forget()
+                raise
 
     @contextmanager
     def adding(self, rows: Sequence[Row]) -> Iterator[None]:
@@ -113,8 +125,39 @@ class AdapterTable:
         small = mx.gather_mm(x.astype(self._dtype), a, rhs_indices=places)
         return out + mx.gather_mm(small, b, rhs_indices=places).astype(out.dtype)
 
+    def _forget(self) -> None:
+        """Give back the memory of the stacks."""
+        self._numbers, self._spare, self._stacks = {"": 0}, [], {}
+
+    def _place(self, keys: Sequence[str]) -> None:
+        """Put adapters into the stacks, in spare places, or in those of adapters without a sequence."""
+        used = {""}.union(keys, *(list_keys() for list_keys in self.kept.list_users))
+        idle = [key for key in self._numbers if key not in used]
+        self._spare += [self._numbers.pop(key) for key in idle[: max(0, len(keys) - len(self._spare))]]
+        if len(keys) <= len(self._spare) and all(map(self._fits, keys)):
+            self._write(keys)
+            return
+        self._stack([key for key in sorted(used) if not key or key in self.kept.loaded])
+
+    def _fits(self, key: str) -> bool:
+        """Whether the stacks have room for the matrices of an adapter, if they have a spare number."""
+        pairs = self.kept.loaded[key].items()
+        return all(name in self._stacks and self._stacks[name][0].shape[2] >= pair[0].shape[1] for name, pair in pairs)
+
+    def _write(self, keys: Sequence[str]) -> None:
+        """Write adapters over spare ones, in the memory of the stacks."""
+        for key in keys:
+            number = self._numbers[key] = self._spare.pop()
+            for name, (a, b) in self._stacks.items():
+                pair = self.kept.loaded[key].get(name)
+                small = None if pair is None else _pad(pair, a.shape[2])
+                a[number], b[number] = (0, 0) if small is None else small
+        mx.eval(list(self._stacks.values()))
+
     def _stack(self, keys: Sequence[str]) -> None:
+        """Make the stacks of some adapters anew, with room for others."""
         self._numbers = {key: number for number, key in enumerate(keys)}
+        self._spare = list(range(len(keys), len(keys) + SPARE))
         loaded = [self.kept.loaded[key] for key in keys if key]
         self._stacks = {}
         for name, (inputs, outputs) in self.kept.sizes.items():
@@ -122,7 +165,7 @@ class AdapterTable:
             rank = max((pair[0].shape[1] for pair in pairs if pair), default=0)
             if rank:
                 empty = (mx.zeros((inputs, rank), self._dtype), mx.zeros((rank, outputs), self._dtype))
-                padded = [empty, *(empty if pair is None else _pad(pair, rank) for pair in pairs)]
+                padded = [empty, *(empty if pair is None else _pad(pair, rank) for pair in pairs), *[empty] * SPARE]
                 self._stacks[name] = (mx.stack([pair[0] for pair in padded]), mx.stack([pair[1] for pair in padded]))
         mx.eval(list(self._stacks.values()))
 

@@ -120,6 +120,35 @@ def test_memory_of_unloaded_adapters_comes_back(model: Path, tmp_path: Path) -> 
         assert one not in kept.loaded
 
 
+def test_adapter_that_is_loaded_later_takes_a_spare_place_and_gives_the_same(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = AdapterStore()
+    kinds = [(ALL, 4), (("q_proj",), 3), (("q_proj", "up_proj"), 4), (ALL, 2), (ALL, 6), (("down_proj",), 1)]
+    folders = [make_adapter(model, tmp_path / f"{seed}", *kind, seed=seed) for seed, kind in enumerate(kinds)]
+    keys = [store.add(folder) for folder in folders]
+    with open_chain(MLX, model) as stages:
+        alone = {key: generate(stages, {seq: key})[seq] for seq, key in enumerate(keys, start=1)}
+    with open_chain(MLX, model) as stages:
+        table = stages[0].adapters  # type: ignore[attr-defined]
+        made: list[int] = []
+        stack = table._stack
+
+        def count(some: Sequence[str]) -> None:
+            made.append(len(some))
+            stack(some)
+
+        monkeypatch.setattr(table, "_stack", count)
+        for round_, key in enumerate([*keys, *keys[::-1], *keys], start=1):
+            seqs = {100 * round_ + number: each for number, each in enumerate((key, "", keys[0]))}
+            found = generate(stages, seqs)
+            assert all(differ(found[seq], alone[each]) < CLOSE for seq, each in seqs.items() if each)
+            if round_ == 9:
+                store.remove(keys[3])
+                store.add(folders[3])
+        assert made == [2, 3], "the first, and one of a higher rank; others take spare places"
+
+
 class TestAdapters(AdapterConformance):
     @pytest.fixture(autouse=True)
     def _files(self, model: Path, tmp_path: Path) -> None:
