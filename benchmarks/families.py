@@ -17,10 +17,11 @@ from benchmarks.record import describe_run, make_parser, read_report, write_repo
 from benchmarks.widths import WIDE, compare_wide
 from parallax_core.api import Backend, Unsupported
 from tests.support import families as checks
-from tests.support.checkpoints import REGULAR, SERVED
+from tests.support.checkpoints import REGULAR
 from tests.support.families import Family, Trial, run_chunks, run_forks, run_greedy, run_ragged, run_returns
 from tests.support.mixed_backend import MixedBackend
 from tests.support.mlx_backend import BroughtMlx
+from tests.support.published import KINDS
 from tests.support.torch_backend import TorchBackend
 
 BACKENDS: dict[str, Callable[[], Backend]] = {
@@ -73,7 +74,7 @@ def try_family(kind: str, name: str) -> dict[str, Any]:
 def compare_family(kind: str, backend: Backend, changes: dict[str, Any], *, is_mixed: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         family = Family(kind, Path(folder), backend, **changes)
-        legal = family.legal
+        legal, digest = family.legal, family.digest
         cuts = [(), *((cut,) for cut in legal), tuple(legal), (legal[0], legal[-1])]
         cuts = [(legal[len(legal) // 2],), tuple(legal)] if is_mixed else cuts
         refusals = {border.layer: border.obstacle for border in family.borders if border.obstacle}
@@ -82,26 +83,25 @@ def compare_family(kind: str, backend: Backend, changes: dict[str, Any], *, is_m
             run = try_mixed if is_mixed else try_split
             splits = {str(list(each)) if each else "whole": run(family, each) for each in cuts}
         except Unsupported as error:
-            return {"refused": error.message}
+            return {"checkpoint": digest, "refused": error.message}
     worst = max(error for split in splits.values() for error in split["errors"].values())
     passed = worst < checks.TOLERANCES.get(kind, 1e-4) and all(split["greedy"] == 64 for split in splits.values())
     passed &= all(why in refused[str(cut)] for cut, why in refusals.items())
-    return {"worst": worst, "passed": passed, "splits": splits} | ({"illegal": refused} if refused else {})
+    return {"checkpoint": digest, "worst": worst, "passed": passed, "splits": splits, "illegal": refused}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser("Compare random models of every family with transformers.")
     parser.add_argument("--backend", choices=BACKENDS, default="mlx")
-    parser.add_argument("--families", nargs="+", choices=list(SERVED), help="run only these")
+    parser.add_argument("--families", nargs="+", choices=KINDS, help="run only these")
     parser.add_argument("--wide", action="store_true", help="compare wide layers instead; see `benchmarks.widths`")
     options = parser.parse_args(arguments)
     done: dict[str, Any] = read_report(options.out).get("families", {})
     words = ["--wide"] if options.wide else ["--backend", options.backend]
-    for kind in options.families or (WIDE if options.wide else MIXED if "-" in options.backend else SERVED):
+    for kind in options.families or (WIDE if options.wide else MIXED if "-" in options.backend else KINDS):
         if kind not in done:
             done[kind] = compare_wide(kind) if options.wide else try_family(kind, options.backend)
-            run = describe_run(["benchmarks.families", *words], VERSIONS)
-            write_report(options.out, run | {"families": done})
+            write_report(options.out, describe_run(["benchmarks.families", *words], VERSIONS) | {"families": done})
         found = done[kind]
         word = "pass" if found.get("passed") else "refused" if "refused" in found else "FAIL"
         print(kind, word, found.get("refused") or found.get("worst") or found["errors"], flush=True)

@@ -31,13 +31,12 @@ def count_layers(config: Mapping[str, Any]) -> int | None:
     counts += [len(each) for each in kinds if each and isinstance(each, list | str)]
     count = next((count for count in counts if type(count) is int), None)
     if count is not None and not 1 <= count <= MOST_LAYERS:
-        message = f"config.json states that the model has {count} layers"
-        raise Unsupported(message, HINT)
+        raise Unsupported(f"config.json states that the model has {count} layers", HINT)
     return count
 
 
 class ConfigReader:
-    """Reads the settings of the text model: those under ``text_config`` if the model has more than text.
+    """Reads the settings of the text model: those under ``text_config``, with what is tied by the model around it.
 
     Every method raises `Unsupported`, naming the setting, if it is missing without a default or of the wrong kind. A
     setting that is null counts as missing.
@@ -48,8 +47,9 @@ class ConfigReader:
     """
 
     def __init__(self, config: Mapping[str, Any], hint: str = HINT) -> None:
-        text = config.get("text_config")
-        self.raw: Mapping[str, Any] = text if isinstance(text, Mapping) else config
+        text, tied = config.get("text_config"), config.get("tie_word_embeddings")
+        around = {} if tied is None else {"tie_word_embeddings": tied}
+        self.raw: Mapping[str, Any] = {**text, **around} if isinstance(text, Mapping) else config
         """The settings as they are."""
         self._hint = hint
 

@@ -32,6 +32,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     top_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     """0 keeps only the most probable token."""
     min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, msgspec.Meta(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, msgspec.Meta(ge=-2, le=2)] | None = None
     repetition_penalty: Positive | None = None
     max_new_tokens: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)] | None = None
 
@@ -80,8 +82,7 @@ def read_generation(folder: Path, choice: str = AUTO) -> GenerationConfig:
         return GenerationConfig(RequestDefaults(), own.get(EOS))
     if choice == AUTO:
         return GenerationConfig(_read_defaults(path, own), own.get(EOS))
-    path = _find_file(choice)
-    chosen = read_object(path)
+    chosen = read_object(path := _find_file(choice))
     return GenerationConfig(_read_defaults(path, chosen), chosen.get(EOS, own.get(EOS)))
 
 
@@ -112,8 +113,7 @@ def _read_defaults(path: Path, config: Mapping[str, Any]) -> RequestDefaults:
         raise ParallaxError(message, "correct it, or serve with --set generation_config=off") from error
     values = {name: value for name in stated.__struct_fields__ if (value := getattr(stated, name)) is not None}
     max_tokens = values.pop("max_new_tokens", None)
-    if values.get("top_k") == -1:
-        values["top_k"] = 0
+    values |= {"top_k": 0} if values.get("top_k") == -1 else {}
     if values.get("top_p") == 0:
         values |= {"top_p": 1.0, "top_k": 1}
     return RequestDefaults(Sampling(**values), max_tokens)

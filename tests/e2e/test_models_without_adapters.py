@@ -6,14 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import close_session
 
-from parallax_core.api import Backend, Unsupported
+from parallax_core.api import Backend, LayerRange, Stage, StagePlan, Unsupported, silent
+from parallax_core.checkpoint.reader import find_missing, find_names
+from parallax_core.models.catalog import Catalog
+from parallax_core.models.layer_fetch import LayerFetcher
+from parallax_core.models.stages import open_stage
+from parallax_core.plugins.host import PluginHost
+from parallax_core.testing.checks.chain import Chain
 from tests.support import checkpoints
-from tests.support.checkpoints import EXPERTS
+from tests.support.checkpoints import EXPERTS, find_layer
+from tests.support.fakehub import FakeHub
 from tests.support.families import Family, Trial, run_chunks
 from tests.support.mlx_backend import BroughtMlx
 from tests.support.torch_backend import TorchBackend
 
+NAME = "tiny/estimated"
 KINDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "apertus": ({}, "", "has no 'mlp_bias'"),
     "bloom": ({"n_head": 4, "n_layer": 4}, "has no layers", "no architecture called 'bloom'"),
@@ -47,3 +56,30 @@ def test_model_without_an_adapter_runs_or_is_refused_for_a_reason(
     with family.open_chain(()) as chain:
         run_chunks(trial := Trial(family, chain), 30, 7)
         assert trial.find_error() < 1e-4
+
+
+def fetch_stage(home: Path, layers: LayerRange, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """Fetch the layers of a stage to a home of their own, and open it as core does; nothing else is there."""
+    monkeypatch.setenv("PARALLAX_HOME", str(home))
+    host = PluginHost.prepare()
+    folder = LayerFetcher(host, Catalog(host)).fetch(NAME, layers, silent).path
+    here = {find_layer(name) for name in find_names(folder) - find_missing(folder) if ".mlp." in name}
+    assert here == {*range(layers.start, layers.stop)}  # small tensors come with their neighbours
+    [offer] = [each for each in host.backends().offers if each.spec.name == "torch"]
+    return open_stage(host, offer, StagePlan(model=folder, layers=layers, dtype="float32", memory_fraction=1e-3))
+
+
+def test_stages_of_a_model_without_an_adapter_fetch_their_layers_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = Family("cohere", tmp_path / "whole", TorchBackend(), hidden_size=96, intermediate_size=512)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with FakeHub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        hub.add(NAME, {path.name: path.read_bytes() for path in family.folder.iterdir()} | {"tokenizer.json": b"{}"})
+        halves = LayerRange(0, 1), LayerRange(1, 4)
+        with Chain([fetch_stage(tmp_path / str(each.start), each, monkeypatch) for each in halves]) as chain:
+            run_chunks(trial := Trial(family, chain), 30, 7)
+            assert trial.find_error() < 1e-4
+        close_session()

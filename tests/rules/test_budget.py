@@ -24,7 +24,7 @@ BUDGETS = {
     "plugins/api_openai": 2_330,
     "plugins/api_responses": 5_950,
     "plugins/api_tokenize": 500,
-    "plugins/backend_mlx": 11_570,
+    "plugins/backend_mlx": 11_670,
     "plugins/backend_sglang": 5_100,
     "plugins/backend_torch": 15_275,
     "plugins/backend_vllm": 4_040,

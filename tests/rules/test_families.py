@@ -18,17 +18,21 @@ from tests.rules.familiespage import ENGINES, PAGE, find_reason, read_record, wr
 from tests.rules.familiespage import TEMPLATES as RECORD
 from tests.support.checkpoints import REGULAR, SERVED, make_model
 from tests.support.engine_families import list_changes
+from tests.support.published import PUBLISHED
+
+KINDS = SERVED | {kind: SERVED[base] for kind, (base, _) in PUBLISHED.items()}
+"""The settings of every model type that is compared."""
 
 
 def test_record_names_every_family() -> None:
-    assert read_record("torch").keys() == SERVED.keys(), "run: python -m benchmarks families-torch"
+    assert read_record("torch").keys() == KINDS.keys(), "run: python -m benchmarks families-torch"
 
 
-@pytest.mark.parametrize("kind", SERVED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_family_passed_whole_and_in_every_split(kind: str) -> None:
     found = read_record("torch")[kind]
     assert found["passed"]
-    layers = int(SERVED[kind].get("num_hidden_layers", 4))
+    layers = int(KINDS[kind].get("num_hidden_layers", 4))
     illegal = found.get("illegal", {})
     assert all(f"between layers {int(cut) - 1} and {cut}: layer" in message for cut, message in illegal.items())
     legal = [cut for cut in range(1, layers) if str(cut) not in illegal]
@@ -38,7 +42,7 @@ def test_family_passed_whole_and_in_every_split(kind: str) -> None:
 
 def test_every_model_type_on_mlx_passed_or_is_refused_for_a_reason() -> None:
     record = read_record("mlx")
-    assert record.keys() == SERVED.keys(), "run: python -m benchmarks families-mlx"
+    assert record.keys() == KINDS.keys(), "run: python -m benchmarks families-mlx"
     for kind, found in record.items():
         assert found.get("passed") or "mlx-lm" in found["refused"], kind
         assert found.get("changes", {}) == REGULAR.get(kind, {}), kind

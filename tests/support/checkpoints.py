@@ -508,7 +508,7 @@ MORE: dict[str, dict[str, Any]] = {
     },
     "smollm3": ODD | {"no_rope_layers": [1, 1, 0, 1, 0], "tie_word_embeddings": True},
 }
-MORE |= {kind: MORE[f"{kind}_text"] for kind in ("qwen3_5", "qwen3_5_moe", "qwen4_exp")}
+MORE |= {kind: MORE[f"{kind}_text"] for kind in ("qwen3_5", "qwen3_5_moe", "qwen4_exp")} | {"mistral3": MORE["mistral"]}
 """The configuration of further families, irregular in all they may be."""
 QWEN_EYES = {
     "depth": 1,
@@ -536,6 +536,15 @@ SEEING: dict[str, dict[str, Any]] = {
         "intermediate_size": 16,
         "num_attention_heads": 2,
         "num_hidden_layers": 1,
+    },
+    "mistral3": {
+        "head_dim": 8,
+        "hidden_size": 16,
+        "image_size": 28,
+        "intermediate_size": 16,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+        "patch_size": 14,
     },
     "qwen3_5": QWEN_EYES,
     "qwen3_5_moe": QWEN_EYES,
@@ -567,6 +576,7 @@ REGULAR: dict[str, dict[str, Any]] = {
     "glm_moe_dsa": {"indexer_types": ["full"] * 5, "index_topk": 12},
     "granitemoehybrid": {"mamba_n_groups": 1},
     "mistral": {"sliding_window": 256},
+    "mistral3": {"sliding_window": 256},
     "phi3": {"sliding_window": 256},
     "qwen2_moe": {"mlp_only_layers": []},
     **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text"), PERIOD),

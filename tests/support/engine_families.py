@@ -244,7 +244,7 @@ def _report(run: Callable[[], Any], link: Connection) -> None:
     try:
         link.send(run())
     except ParallaxError as error:
-        link.send({"refused": error.message.replace(f"{ROOT}/", "")})
+        link.send({"refused": error.message.replace(f"{ROOT}/", "").replace(f"{sys.prefix}/", "")})
     except BaseException as error:
         link.send({"failed": describe(error)})
         raise
@@ -272,7 +272,8 @@ def fork_stages() -> Iterator[None]:
 
 def try_families(engine: str, python: str, part: str, kinds: Sequence[str]) -> Iterator[tuple[str, Found]]:
     """Yield model types, and what `try_engine` found of them with the interpreter of the engine's environment."""
-    path = os.pathsep.join(str(ROOT / place) for place in ("", "plugins/backend_torch", "plugins/formats"))
+    # The environment may have been made from another checkout.
+    path = os.pathsep.join(map(str, (ROOT, *sorted((ROOT / "plugins").iterdir()))))
     command = [python, "-m", "tests.support.engine_families", engine, "--part", part, "--families", *kinds]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, stdout=pipe, text=True) as process:

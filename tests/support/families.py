@@ -6,6 +6,7 @@ through, a draw must depend only on the tokens before it.
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,7 @@ from parallax_core.api import (
 from parallax_core.testing.blocks import bring_blocks
 from parallax_core.testing.checks.chain import Chain
 from tests.support.checkpoints import BASE, LAYERS, SERVED, load_reference, save_family
+from tests.support.published import PUBLISHED, respell
 
 VOCAB = int(BASE["vocab_size"])
 TOLERANCE = 1e-4
@@ -76,15 +78,25 @@ class Family:
     """A random checkpoint of a family, and its logits computed by transformers."""
 
     def __init__(self, kind: str, folder: Path, backend: Backend, **changes: Any) -> None:
-        save_family(kind, folder, **changes)
+        base = PUBLISHED[kind][0] if kind in PUBLISHED else kind
+        save_family(base, folder, **changes)
         self.backend = backend
         self.kind = kind
-        self.num_layers = int((BASE | SERVED.get(kind, {}))["num_hidden_layers"])
+        self.num_layers = int((BASE | SERVED.get(base, {}))["num_hidden_layers"])
         self.folder = folder
+        self._model: Any = load_reference(folder)
+        if kind in PUBLISHED:
+            respell(kind, folder)
         shape = bring_blocks(StagePlan(model=folder), "torch").shape
         self.borders = list_borders(shape) if shape else ()
-        self._model: Any = load_reference(folder)
         self._logits: dict[tuple[int, ...], torch.Tensor] = {}
+
+    @property
+    def digest(self) -> str:
+        """The first digits of the SHA-256 of the files of the model, by name."""
+        files = sorted(path for path in self.folder.iterdir() if path.is_file())
+        found = hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in files))
+        return found.hexdigest()[:12]
 
     @property
     def legal(self) -> list[int]:

@@ -8,6 +8,7 @@ them, with the meaning they have in transformers; ambiguous settings are refused
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -48,6 +49,7 @@ RENAMED = {"num_experts": "num_local_experts", "n_ctx": "n_positions"}
 PERIODIC = frozenset(["gemma3_text", "cohere2"])
 """Models whose ``sliding_window_pattern`` mlx-lm reads as a period."""
 
+HEAD = re.compile(r"(^|\.)lm_head\.weight$")
 OBJECTS = ("quantization", "quantization_config", "rope_parameters", "rope_scaling")
 """Settings that are objects with further settings."""
 SILU = frozenset(
@@ -88,9 +90,11 @@ def normalise(config: Json, fields: frozenset[str], tensors: Collection[str]) ->
     if "tie_word_embeddings" not in config and "tie_word_embeddings" in fields and "text_config" not in config:
         # The defaults of mlx-lm and transformers differ; a checkpoint with a separate head is not tied.
         changes["tie_word_embeddings"] = "lm_head.weight" not in tensors
-    text = config.get("text_config")
-    if isinstance(text, Mapping) and (inner := _place_part(text, fields)):
-        changes["text_config"] = {**text, **inner}
+    text, tied = config.get("text_config"), config.get("tie_word_embeddings")
+    if isinstance(text, Mapping):  # whether the head is the embedding is a setting of the model around the text
+        tied = True if tied is None and tensors and not any(map(HEAD.search, tensors)) else tied
+        inner = _place_part(text, fields) | ({} if tied is None else {"tie_word_embeddings": tied})
+        changes |= {"text_config": {**text, **inner}} if inner else {}
     return changes
 
 

@@ -160,6 +160,31 @@ def _translate_kimi_linear(config: Json) -> dict[str, Any]:
     return {"linear_attn_config": inner} | _translate_dense(config)
 
 
+def _translate_step(config: Json) -> dict[str, Any]:
+    """Give the settings of Step 3.7's text, or those that transformers writes, in the words of Step 3.5's authors."""
+    text = config.get("text_config")
+    settings = {**config, **text} if isinstance(text, Mapping) else dict(config)
+    found = settings | {old: settings[new] for old, new in STEP.items() if old not in settings and new in settings}
+    if settings.get("query_pre_attn_scalar", settings.get("head_dim")) != settings.get("head_dim"):
+        raise Unsupported("query_pre_attn_scalar of step3p5 is not the width of its heads", OTHER)
+    kinds, ropes = settings.get("layer_types") or (), settings.get("rope_parameters") or {}
+    if FULL in ropes:
+        named = {"partial_rotary_factors": ("partial_rotary_factor", 1.0), "rope_theta": ("rope_theta", 10000.0)}
+        found |= {old: [ropes[kind].get(*each) for kind in kinds] for old, each in named.items()}
+        scaled = [kind for kind in dict.fromkeys(kinds) if ropes[kind].get("rope_type", "default") != "default"]
+        found |= {"rope_scaling": ropes[scaled[0]], "yarn_only_types": scaled} if scaled else {}
+    if "moe_layers_enum" not in settings:
+        count = settings.get("num_hidden_layers", 0)
+        words = settings.get("mlp_layer_types") or ["dense"] * 3 + ["sparse"] * (count - 3)
+        found["moe_layers_enum"] = ",".join(str(index) for index, word in enumerate(words) if word == "sparse")
+    sliding = settings.get("num_sliding_attention_heads")
+    other = settings.get("attention_other_setting") or (sliding and {"num_attention_heads": sliding})
+    if other:
+        found["attention_other_setting"] = {"num_attention_groups": found.get("num_attention_groups"), **other}
+    changes = {name: value for name, value in found.items() if config.get(name) != value}
+    return changes | {name: None for name in ("rope_parameters", "text_config") if name in found}
+
+
 def _check_llama4(config: Json) -> dict[str, Any]:
     """Refuse what the text part of Llama 4 has, and its model file lacks."""
     kinds, experts = config.get("layer_types") or (), config.get("moe_layers") or ()
@@ -190,6 +215,14 @@ KIMI_LINEAR = {
     "linear_num_heads": "num_heads",
 }
 """Settings of delta attention in Kimi Linear, and their names in mlx-lm, which has no defaults for them."""
+STEP = {
+    "moe_num_experts": "n_routed_experts",
+    "moe_top_k": "num_experts_per_tok",
+    "norm_expert_weight": "norm_topk_prob",
+    "num_attention_groups": "num_key_value_heads",
+    "share_expert_dim": "share_expert_dims",
+}
+"""Settings of Step 3.5 by the names of mlx-lm, and of transformers or older files."""
 GEMMA4_GLOBALS = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
 """Settings of a layer that sees everything, and their names in mlx-lm."""
 TRANSLATIONS: dict[str, Callable[[Json], dict[str, Any]]] = {
@@ -209,5 +242,7 @@ TRANSLATIONS: dict[str, Callable[[Json], dict[str, Any]]] = {
     "qwen3_5_moe_text": _translate_period,
     "qwen3_5_text": _translate_period,
     "qwen3_next": _translate_period,
+    "step3p5": _translate_step,
+    "step3p7": _translate_step,
 }
 """The function that translates settings, by ``model_type``."""

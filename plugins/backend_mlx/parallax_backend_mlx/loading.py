@@ -35,6 +35,8 @@ MISSING_ARGUMENT = re.compile(r"missing \d+ required (?:positional|keyword-only)
 """Python's error of a dataclass without one of its fields, which mlx-lm makes of config.json."""
 FURTHER = re.compile(r"(?:model\.)?(?:language_model\.)?(?:model\.)?layers\.(\d+)\.")
 """The beginning of a tensor's name in a numbered layer of the text model."""
+FAULTS = ArithmeticError, AssertionError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError
+"""What mlx-lm raises of settings that make no sense."""
 MISFIT = "the files may be incomplete, or of a form mlx-lm does not read: fetch the model again, or try another backend"
 MAX_REASON = 300
 """The most characters quoted from an error of mlx-lm, which may list every tensor."""
@@ -123,7 +125,8 @@ def sketch_network(
         ParallaxError: if the weights do not fit the architecture.
     """
     config = _read_settings(plan.model)
-    changes = _translate_config(config, list_fields(config, plan.blocks), tensors)
+    with _explaining(plan.model, tensors):
+        changes = _translate_config(config, list_fields(config, plan.blocks), tensors)
     classes: Classes = partial(find_classes, adapter_file=plan.blocks)
     packed = _find_packed(plan, config, reads=reads_packed)
     if packed:
@@ -187,14 +190,14 @@ def sketch_settings(plan: StagePlan) -> None:
         ParallaxError: if mlx-lm cannot build the model from these settings.
     """
     config = _read_settings(plan.model)
-    changes = _translate_config(config, list_fields(config, plan.blocks), ())
     model_class: Any
     arguments_class: Any
     model_class, arguments_class = find_classes(config, plan.blocks)
     with _explaining(plan.model, {}):
+        changes = _translate_config(config, list_fields(config, plan.blocks), ())
         model = model_class(arguments_class.from_dict({**config, **changes}))
-    if plan.layers is not None:
-        slice_model(model, plan.layers)
+        if plan.layers is not None:
+            slice_model(model, plan.layers)
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:
@@ -269,7 +272,7 @@ def _explaining(folder: Path, tensors: Mapping[str, str]) -> Iterator[None]:
     """Explain an error of mlx-lm as one of config.json, or of the weights."""
     try:
         yield
-    except (ArithmeticError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError) as error:
+    except FAULTS as error:
         config = read_json(folder / "config.json")
         method = (config.get("quantization_config") or {}).get("quant_method")
         if method and not is_packed(config):

@@ -1,4 +1,4 @@
-"""Returns to the system the memory that loading freed, and keeps what steps free for the next operation.
+"""Returns the memory that loading freed, and keeps what steps free for the next operation.
 
 On a CPU MLX takes the memory of every array from ``malloc`` and frees it soon after. For large arrays glibc asks the
 kernel each time, which clears every page: a fifth of the time of a prefill.

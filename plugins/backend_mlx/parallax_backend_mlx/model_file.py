@@ -14,8 +14,8 @@ from parallax_backend_mlx.runtime import MODEL_ARCHITECTURE_REMAPPING, MODEL_REM
 from parallax_backend_mlx.weight_names import spell_weights
 from parallax_core.api import Unsupported
 
-TEXT_PARTS = {"qwen3_5_text": "qwen3_5", "qwen3_5_moe_text": "qwen3_5_moe"}
-"""Models whose file in mlx-lm has the name of the larger model that they are the text part of."""
+TEXT_PARTS = {"qwen3_5_text": "qwen3_5", "qwen3_5_moe_text": "qwen3_5_moe", "step3p7": "step3p5"}
+"""Models whose file in mlx-lm has another name: of the model that they are the text part of, or that is their text."""
 CRASHING = frozenset({"phi3small"})
 """Model files of mlx-lm that crash the process when they run, so that no error could be reported."""
 

@@ -86,9 +86,15 @@ def _spell_kimi_linear(weights: Mapping[str, mx.array]) -> Weights:
     return {DENSE.sub(r".mlp.\1", name): array for name, array in weights.items()}
 
 
+def _spell_step3p5(weights: Mapping[str, mx.array]) -> Weights:
+    """Leave out the tensors of what sees."""
+    return {name: array for name, array in weights.items() if name.startswith(("lm_head.", "model."))}
+
+
 SPELLINGS: dict[str, Callable[[Mapping[str, mx.array]], Weights]] = {
     "gpt_oss": _spell_gpt_oss,
     "kimi_linear": _spell_kimi_linear,
     "qwen3_5_moe": _spell_qwen3_5_moe,
+    "step3p5": _spell_step3p5,
 }
 """The function that translates weights, by the model file of mlx-lm."""

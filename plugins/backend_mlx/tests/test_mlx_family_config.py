@@ -10,14 +10,15 @@ import pytest
 
 from parallax_backend_mlx.backend import MlxBackend
 from parallax_backend_mlx.family_config import fill_family, translate_family
-from parallax_core.api import StagePlan, Unsupported
+from parallax_core.api import LayerRange, ParallaxError, StagePlan, Unsupported
 from tests.support.checkpoints import REGULAR, save_family
 from tests.support.families import TOLERANCE, Family, Trial, run_chunks, run_ragged
 
 LINEAR, FULL, SLIDING = "linear_attention", "full_attention", "sliding_attention"
 TRANSLATED = (
     *("deepseek_v2", "exaone4", "gemma4_moe", "gemma4_text", "glm_moe_dsa", "granitemoehybrid", "lfm2", "minimax_m2"),
-    *("kimi_linear", "nemotron_h", "olmo3", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_text"),
+    *("kimi_linear", "mistral3", "nemotron_h", "olmo3", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_text"),
+    *("step3p5", "step3p7"),
 )
 """Families whose settings are translated."""
 
@@ -73,6 +74,30 @@ def test_logits_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
             {"linear_attn_config": {"head_dim": 8, "num_heads": 32, "full_attn_layers": [2], "kda_layers": [1, 3]}},
         ),
         ({"model_type": "kimi_linear", "layer_types": [LINEAR], "linear_attn_config": {"kda_layers": [1]}}, {}),
+        (
+            {
+                "model_type": "step3p5",
+                "layer_types": [SLIDING, FULL],
+                "num_hidden_layers": 4,
+                "num_key_value_heads": 2,
+                "num_sliding_attention_heads": 6,
+                "rope_parameters": {
+                    FULL: {"rope_type": "llama3", "rope_theta": 5.0, "partial_rotary_factor": 0.5},
+                    SLIDING: {"rope_theta": 3.0},
+                },
+            },
+            {
+                "attention_other_setting": {"num_attention_groups": 2, "num_attention_heads": 6},
+                "moe_layers_enum": "3",
+                "num_attention_groups": 2,
+                "partial_rotary_factors": [1.0, 0.5],
+                "rope_parameters": None,
+                "rope_scaling": {"rope_type": "llama3", "rope_theta": 5.0, "partial_rotary_factor": 0.5},
+                "rope_theta": [3.0, 5.0],
+                "yarn_only_types": [FULL],
+            },
+        ),
+        ({"model_type": "step3p5", "moe_layers_enum": "1", "rope_theta": [5.0]}, {}),
         ({"model_type": "llama4_text", "layer_types": [FULL], "interleave_moe_layer_step": 0}, {}),
         (
             {"model_type": "x", "text_config": {"model_type": "qwen3_5_text", "layer_types": [LINEAR, FULL]}},
@@ -97,6 +122,7 @@ def test_settings_of_a_family_are_said_as_mlx_lm_reads_them(config: dict[str, An
         ({"model_type": "glm4_moe_lite", "mlp_layer_types": ["sparse", "dense"]}, "mlp_layer_types of glm4_moe_lite"),
         ({"model_type": "glm_moe_dsa", "indexer_types": ["full", "shared"]}, "indexer_types of glm_moe_dsa"),
         ({"model_type": "granitemoehybrid", "mamba_n_groups": 2}, "mamba_n_groups of granitemoehybrid is 2"),
+        ({"model_type": "step3p5", "head_dim": 8, "query_pre_attn_scalar": 9}, "query_pre_attn_scalar of step3p5"),
         ({"model_type": "falcon_h1", "key_multiplier": 0.5}, "key_multiplier of falcon_h1 is 0.5"),
         ({"model_type": "falcon_h1", "mamba_rms_norm": True, "mamba_n_groups": 2}, "mamba_n_groups of falcon_h1 is 2"),
         (
@@ -138,3 +164,24 @@ def test_temperature_that_mlx_lm_does_not_compute_is_refused(tmp_path: Path) -> 
     path.write_text(json.dumps(config))
     with pytest.raises(Unsupported, match=r"attention_factor, which is 1\.5 in olmo3"):
         MlxBackend().open_stage(StagePlan(model=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "value"),
+    [
+        ("gemma4_text", ("num_kv_shared_layers",), -1),
+        ("step3p7", ("text_config", "rope_parameters", "full_attention"), "x"),
+        ("step3p7", ("text_config", "mlp_layer_types"), 7),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(kind: str, place: tuple[str, ...], value: Any, tmp_path: Path) -> None:
+    save_family(kind, tmp_path)
+    for path in tmp_path.glob("*.safetensors"):
+        path.unlink()
+    table = config = json.loads((tmp_path / "config.json").read_text())
+    for name in place[:-1]:
+        table = table[name]
+    table[place[-1]] = value
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ParallaxError, match=r"config\.json"):
+        MlxBackend().check_model(StagePlan(model=tmp_path, layers=LayerRange(0, 2)))

@@ -16,6 +16,12 @@ Range = tuple[float, float]
 
 LONG = ("longrope", "su")
 """The names of LongRoPE, that of the first Phi-3 last."""
+NUMBERS = {
+    **dict.fromkeys(("attention_factor", "beta_fast", "beta_slow", "factor", "rope_theta"), 2.0**40),
+    **dict.fromkeys(("mscale", "mscale_all_dim"), 2.0**10),
+    "partial_rotary_factor": 1.0,
+}
+"""The settings of rope that are numbers, if set, and the largest that makes sense."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,10 +100,13 @@ def read_rope(config: Config, kind: str = "") -> Mapping[str, Any]:
     if not parameters:
         parameters = dict(config.table("rope_scaling"))
         parameters.setdefault("rope_type", parameters.pop("type", "default"))
-    if "rope_theta" not in parameters:
+    if parameters.get("rope_theta") is None:
         parameters["rope_theta"] = config.number("rope_theta", 10_000.0)
     if config.has("partial_rotary_factor"):
         parameters.setdefault("partial_rotary_factor", config.number("partial_rotary_factor"))
+    for name, most in NUMBERS.items():
+        if parameters.get(name) not in (None, 0) and _read_number(parameters, name) > most:
+            raise Unsupported(f"{name!r} of the rope in config.json is {parameters[name]}, above {most:g}", HINT)
     return parameters
 
 
@@ -120,8 +129,10 @@ def limit_context(config: Config) -> int:
 def _read_number(settings: Mapping[str, Any], name: str) -> float:
     """Return a number of the settings of rope, or raise `Unsupported` that names it."""
     value = settings.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise Unsupported(f"the rope in config.json has no {name!r} above 0: it is {value!r}", HINT)
+    if value is None:
+        raise Unsupported(f"the rope in config.json has no {name!r}", HINT)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 2**60:
+        raise Unsupported(f"{name!r} of the rope in config.json is {value!s:.20}, not a number above 0", HINT)
     return float(value)
 
 

@@ -18,6 +18,7 @@ from parallax_core.api import (
     UnknownName,
     Unsupported,
     count_border_bytes,
+    format_bytes,
     list_borders,
     read_object,
 )
@@ -192,7 +193,8 @@ def describe_borders(borders: Sequence[Border]) -> list[tuple[str, object]]:
     widest = max(legal, key=lambda border: count_border_bytes(border, 4))
     crossing = " + ".join(f"{plane.name} of {' x '.join(map(str, plane.shape))}" for plane in widest.planes)
     limit = " at most" if len({border.planes for border in legal}) > 1 else ""
-    found: list[tuple[str, object]] = [("between stages", f"{crossing}{limit}, for each token")]
+    size = f"{format_bytes(count_border_bytes(widest, 2))} in 16 bits"
+    found: list[tuple[str, object]] = [("between stages", f"{crossing}{limit}, for each token: {size}")]
     if len(legal) < len(borders):
         runs = (run.split("-") for run in format_layers(border.layer for border in legal).split(","))
         cuts = ", ".join(f"{start} to {int(stop) - 1}" if int(stop) - int(start) > 1 else start for start, stop in runs)

@@ -147,6 +147,6 @@ def test_model_is_shown_with_its_borders(tmp_path: Path) -> None:
     shape = family.adapter.read_shape(config)
     shown = dict(describe_borders(list_borders(shape)))
     assert shown == {
-        "between stages": "hidden of 32, for each token",
+        "between stages": "hidden of 32, for each token: 64 bytes in 16 bits",
         "stages begin with": "layer 0, or 1 to 3: layer 5 reads the keys of layer 3",
     }

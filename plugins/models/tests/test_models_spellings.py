@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from parallax_core.api import Unsupported
-from parallax_models import minimax_m3, step3p5
+from parallax_models import minimax_m3
 from tests.support.checkpoints import THETA
 from tests.support.families import TOLERANCES, Family, Trial, run_chunks
+from tests.support.published import spell_step, unwrap
 from tests.support.torch_backend import TorchBackend
 
 Json = dict[str, Any]
@@ -32,11 +33,6 @@ YARN = {"factor": 4.0, "original_max_position_embeddings": 64, "rope_type": "yar
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
 
-def unwrap(config: Json, name: str) -> Json:
-    """Return the text model's settings alone, under an architecture of its own."""
-    return {**config["text_config"], "architectures": [name]}
-
-
 def scale_rope(config: Json) -> Json:
     """Return settings with rope as before transformers 5."""
     rope = dict(config["rope_parameters"])
@@ -44,22 +40,6 @@ def scale_rope(config: Json) -> Json:
     kept |= {name: rope.pop(name) for name in ("rope_theta", "partial_rotary_factor") if name in rope}
     kind = rope.pop("rope_type", "default")
     return kept | {"rope_scaling": None if kind == "default" else {"type": kind, **rope}}
-
-
-def spell_step(config: Json) -> Json:
-    """Return the settings of Step 3.5 with the names of its authors, and lists that go on for further layers."""
-    named = {new: old for old, new in step3p5.NAMES.items()} | {"share_expert_dim": "share_expert_dim"}
-    gone = ("mlp_layer_types", "rope_parameters", "num_sliding_attention_heads", "per_layer_config")
-    found = {named.get(name, name): value for name, value in config.items() if name not in gone}
-    sparse = [index for index, kind in enumerate(config["mlp_layer_types"]) if kind == "sparse"]
-    kinds, ropes = config["layer_types"], config["rope_parameters"]
-    return found | {
-        "attention_other_setting": {"num_attention_heads": config["num_sliding_attention_heads"]},
-        "layer_types": [*kinds, "full_attention"],
-        "moe_layers_enum": ",".join(map(str, sparse)),
-        "partial_rotary_factors": [ropes[kind].get("partial_rotary_factor", 1.0) for kind in kinds],
-        "rope_theta": [ropes[kind]["rope_theta"] for kind in kinds],
-    }
 
 
 def spell_minimax(config: Json) -> Json:
@@ -151,9 +131,14 @@ def test_context_of_longrope_ends_where_its_factors_change(tmp_path: Path) -> No
         ({"rope_type": "llama3", "factor": 8.0}, "no 'low_freq_factor'"),
         ({"rope_type": "longrope", "short_factor": [1.0]}, "'short_factor' of the rope"),
         ({"rope_type": "dynamic", "factor": 2.0}, "type 'dynamic'"),
+        ({"partial_rotary_factor": []}, r"'partial_rotary_factor' of the rope in config.json is \[\], not"),
+        ({"partial_rotary_factor": 10**9}, "'partial_rotary_factor' of the rope in config.json is 1000000000, above 1"),
+        ({"rope_theta": 10**400}, "'rope_theta' of the rope"),
     ],
 )
-def test_rope_without_a_setting_is_refused_by_its_name(rope: Json, words: str, tmp_path: Path) -> None:
+def test_rope_with_a_setting_that_is_missing_or_wrong_is_refused_by_its_name(
+    rope: Json, words: str, tmp_path: Path
+) -> None:
     family = Family("llama", tmp_path, TorchBackend())
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_parameters": THETA | rope}))

@@ -108,6 +108,8 @@ CASES: dict[str, tuple[str, str, str, str]] = {
     ),
     "lfm2.5-moe": ("Lfm2MoeForCausalLM", LFM2, "lfm2", THINK),
     "glm-5": ("GlmMoeDsaForCausalLM", GLM.replace("\n", ""), "glm4", THINK),
+    "glm-5.3": ("Glm5NextForConditionalGeneration", GLM.replace("\n", ""), "glm4", THINK),
+    "qwen3.8-flash-next": ("Qwen4ExpForConditionalGeneration", CODER, "qwen3_coder", THINK),
     "qwen3-next": ("Qwen3NextForCausalLM", HERMES, "hermes", ""),
     "granite-3": ("GraniteForCausalLM", f"<|start_of_role|><|eot_id|><|tool_call|>{LISTED}", "granite", ""),
     "ernie-4.5": ("Ernie4_5_MoeForCausalLM", HERMES, "hermes", THINK),

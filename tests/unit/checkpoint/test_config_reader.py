@@ -100,3 +100,11 @@ def test_words_of_layers_are_of_those_allowed_and_as_many_as_there_are_layers(wo
     with pytest.raises(Unsupported, match=r"'kinds' in config\.json is"):
         reader.list_words("kinds", ("a", "b"), ("a", "a"))
     assert ConfigReader({"num_hidden_layers": 2}).list_words("kinds", ("a", "b"), ("a", "b")) == ("a", "b")
+
+
+@pytest.mark.parametrize(("around", "inside", "found"), [(True, False, True), (False, True, False), (None, True, True)])
+def test_head_is_the_embedding_if_the_model_around_the_text_says_so(
+    around: bool | None, inside: bool, found: bool
+) -> None:
+    config = {"tie_word_embeddings": around, "text_config": {"tie_word_embeddings": inside}}
+    assert ConfigReader(config).flag("tie_word_embeddings", default=False) is found

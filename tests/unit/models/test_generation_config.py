@@ -20,6 +20,7 @@ def write(folder: Path, **content: Any) -> Path:
 
 def test_fields_that_count_are_those_of_vllm(tmp_path: Path) -> None:
     stated: dict[str, Any] = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.05, "repetition_penalty": 1.1}
+    stated |= {"presence_penalty": 1.5, "frequency_penalty": -0.5}
     write(tmp_path, **stated, max_new_tokens=100, do_sample=False, max_length=20, transformers_version="5")
     defaults = read_generation(tmp_path).defaults
     assert defaults == RequestDefaults(Sampling(**stated), 100)
@@ -89,6 +90,8 @@ def test_choice_that_can_be_had_is_accepted_before_there_is_a_model(tmp_path: Pa
         ("top_p", 1.1),
         ("min_p", -0.1),
         ("repetition_penalty", 0),
+        ("presence_penalty", 2.5),
+        ("frequency_penalty", -3),
         ("max_new_tokens", 0),
     ],
 )

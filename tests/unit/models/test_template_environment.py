@@ -63,6 +63,14 @@ def test_date_is_the_local_one_without_a_time_zone() -> None:
     assert render(source, [USER], []) == render_reference(source, [USER], [])
 
 
+def test_template_that_takes_tools_by_another_name_gets_them() -> None:
+    source = "{% for tool in xml_tools or [] %}<tools>{{ tool | string }}</tools>{% endfor %}"
+    tools = [{"type": "function", "function": {"name": "look_up"}}]
+    assert render(source, [USER], tools) == render_reference(source, [USER], [], xml_tools=tools) != ""
+    assert render(source, [USER], tools, xml_tools=["own"]) == "<tools>own</tools>"
+    assert render(source, [USER], []) == ""
+
+
 def test_settings_of_a_request_win_over_the_names_of_tokens_and_absent_values() -> None:
     source = "{{ pad_token }}{{ documents[0].text }}"
     settings = {"pad_token": "[PAD]", "documents": [{"title": "a", "text": "b"}]}

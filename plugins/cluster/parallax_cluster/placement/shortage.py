@@ -39,7 +39,9 @@ def _describe_rest(costs: CostModel) -> str:
         return f"none has room for the first layer or the last, and a request there: {needed}"
     if not len(rest):
         return "that would do if they could be used together"
-    return f"layers {rest.start}-{rest.stop} do not fit, and need {format_bytes(measure_need(costs, rest))} more"
+    missing = f"layers {rest.start}-{rest.stop} do not fit, and need {format_bytes(measure_need(costs, rest))} more"
+    whole = ", ".join(str(cut) for cut in range(rest.start + 1, rest.stop) if cut not in costs.legal)
+    return f"{missing}; no stage may begin with {whole}: `parallax models show` says why" if whole else missing
 
 
 def measure_need(costs: CostModel, layers: LayerRange) -> float:

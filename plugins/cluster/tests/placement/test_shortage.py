@@ -56,6 +56,12 @@ def test_shortage_names_what_is_needed_and_what_is_left_over(rooms: tuple[float,
     assert expected in describe_shortage(problem)
 
 
+def test_shortage_names_the_borders_at_which_the_model_cannot_be_cut() -> None:
+    model = replace(TIED, borders=(9, 9, 9, 0, 0, 9, 9))
+    said = describe_shortage(make_problem(model, 7.1 * GIB, 7.1 * GIB))
+    assert "layers 3-6 do not fit, and need 3.0 GiB more; no stage may begin with 4, 5: `parallax models show`" in said
+
+
 def test_memory_that_seems_to_suffice_does_not_hold_the_embeddings_twice() -> None:
     problem = make_problem(TIED, 7 * GIB, 7 * GIB)
     assert not fits(problem)
