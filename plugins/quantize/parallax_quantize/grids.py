@@ -11,6 +11,8 @@ SHRINKS = tuple(1 - step / 32 for step in range(12))
 """The shares of the range of a group that are tried as the range of its grid."""
 NORM = 2.4
 """The power of an error that the range of a group is chosen by (arXiv 2210.17323, as its authors' code has it)."""
+FEW_BITS = 4
+"""With more, errors are too small to look for a better grid than that between the ends."""
 HQQ_STEPS, HQQ_NORM, HQQ_BETA, HQQ_GROWTH = 20, 0.7, 10.0, 1.01
 """The constants of half-quadratic quantisation, as its authors publish them."""
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
@@ -74,6 +76,8 @@ class AffineGrid:
         if self.has_integer_zero:
             low, high = low.clamp(max=0), high.clamp(min=0)
         best = self._round(low, high)
+        if self.bits > FEW_BITS:
+            return best
         if self.finds_zero:
             return self._move_zeros(groups, best)
         least = self._measure(groups, best)

@@ -12,13 +12,10 @@ from parallax_core.api import ParallaxError, Part, Progress, read_config, read_t
 from parallax_quantize.calibration import LayerRunner
 from parallax_quantize.choice import Choice
 from parallax_quantize.folder import FolderWriter
-from parallax_quantize.grids import AffineGrid, Grid
+from parallax_quantize.grids import FEW_BITS, AffineGrid, Grid
 from parallax_quantize.rounding import Rounded, restore, round_by_inputs, round_plain
 from parallax_quantize.targets import Target
 from parallax_sampling_torch.tensors import read_tensor
-
-FEW_BITS = 4
-"""Above, errors are too small to look for better grids."""
 
 
 @dataclass(frozen=True, slots=True)
