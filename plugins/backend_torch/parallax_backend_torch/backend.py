@@ -161,7 +161,9 @@ def _open_weights(plan: StagePlan, shape: Shape) -> Loading:
     )
     if plan.shape is not None:
         check_cuts(plan.shape, selection.layers)
-    file = open_file(plan.model, selection, plan.progress, is_exact=_read_options(plan).weights == "float32")
+    wanted = _read_options(plan).weights
+    is_exact = wanted == "float32" or (wanted == "auto" and plan.dtype == "float32")
+    file = open_file(plan.model, selection, plan.progress, is_exact=is_exact)
     factory = choose_factory(plan, _read_options(plan), file.tensors.values(), has_codes=bool(file.coded))
     file.keeps_codes = factory.keeps_blocks and factory.device.type == "cpu" and plan.dtype != "float32"
     needed, room = estimate_bytes(file, factory), find_room(factory.device)

@@ -76,12 +76,12 @@ def _weigh_on_cpu(plan: StagePlan, settings: TorchSettings, stored: Sequence[Sto
     item = KIND_BYTES[_find_kind(plan, settings, stored)]
 
     def weigh(weight: StoredWeight) -> float:
-        if weight.form and settings.weights == "auto":
+        if weight.form and settings.weights == "auto" and plan.dtype != "float32":
             layout = import_module("parallax_backend_torch.kernels.ggml").LAYOUTS.get(weight.form)
             return (KIND_BYTES[layout.kind] if layout else item) * weight.numbers
-        if weight.grid and settings.weights == "auto" and plan.dtype != "float32":
+        if _is_coded(weight) and settings.weights == "auto" and plan.dtype != "float32":
             kept = import_module("parallax_backend_torch.grid_rows").find_product(weight.grid)
-            return (KIND_BYTES[kept] if kept else item) * weight.numbers
+            return KIND_BYTES[kept or "int8"] * weight.numbers
         return (item if weight.is_matrix else VECTOR_BYTES) * weight.numbers
 
     return weigh

@@ -177,15 +177,15 @@ class TensorFile:
         self._request(name)
         if name in self.coded:
             matrix = self.coded[name]
-            return GridRows(matrix) if self.find_kind(name) else CodedRows(matrix)
+            return GridRows(matrix) if self.keeps_codes and find_product(matrix.grid) else CodedRows(matrix)
         view, form = read_tensor(self.tensors[name]), self.forms.get(name)
         return BlockRows(view, form, self.read_shape(name)[1]) if form else TensorRows(view.flatten(0, -2))
 
     def find_kind(self, name: str) -> WeightKind | None:
-        """Return the kind in which a matrix stays codes; None: it becomes floats."""
+        """Return the kind of codes that a matrix has or is rounded to; None: it becomes floats."""
         if form := self.forms.get(name):
             return LAYOUTS[form].kind
-        return find_product(self.coded[name].grid) if self.keeps_codes and name in self.coded else None
+        return find_product(self.coded[name].grid) or "int8" if self.keeps_codes and name in self.coded else None
 
     def read_whole(self, name: str) -> torch.Tensor:
         """Return a copy of a tensor on the CPU, as it is stored, or in float32; raises as `view` does."""

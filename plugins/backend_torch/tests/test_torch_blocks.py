@@ -14,6 +14,7 @@ import torch
 from parallax_backend_torch.kernels import linear
 from parallax_backend_torch.kernels.ggml import LAYOUTS, Form
 from parallax_core.api import (
+    DType,
     LayerRange,
     Open,
     ParallaxError,
@@ -184,10 +185,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def score(
-    folder: Path, tokens: tuple[int, ...] = tuple(range(3, 43)), weights: str = "auto"
+    folder: Path, tokens: tuple[int, ...] = tuple(range(3, 43)), weights: str = "auto", dtype: DType = "auto"
 ) -> tuple[torch.Tensor, StageInfo]:
     """Return the log-probabilities of tokens, and what the stage says of itself."""
-    plan = StagePlan(model=folder, memory_fraction=0.01, options={"weights": weights})
+    plan = StagePlan(model=folder, dtype=dtype, memory_fraction=0.01, options={"weights": weights})
     stage = TorchBackend().open_stage(plan)
     stage.edit([Open(SeqId(1), SequenceSpec(prompt_length=len(tokens), sampling=Sampling(temperature=0)))])
     outputs = tuple(Score(place, tokens[place + 1]) for place in range(len(tokens) - 1))
@@ -199,6 +200,7 @@ def score(
 def test_file_of_mixed_types_is_served_as_it_is(folders: dict[str, Path]) -> None:
     wanted, whole = score(folders["floats"], weights="float32")
     unpacked, _ = score(folders["kept"], weights="float32")
+    assert torch.equal(score(folders["kept"], dtype="float32")[0], unpacked)
     assert float((unpacked - wanted).abs().max()) < 0.1  # 6 bits with 16 scales were rounded again, to 8 with eight
     assert float((unpacked - wanted).abs().mean()) < 0.03
     found, info = score(folders["kept"])

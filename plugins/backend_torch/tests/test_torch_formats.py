@@ -85,7 +85,7 @@ def test_codes_keep_their_numbers_to_float16(bits: int, group: int) -> None:
     assert bool(((found - wanted).abs() <= 2**-10 * wanted.abs().max()).all())
 
 
-@pytest.mark.parametrize("method", ["mlx", "awq", "compressed-tensors", "experts"])
+@pytest.mark.parametrize("method", ["mlx", "awq", "compressed-tensors", "fp8", "gptq", "experts"])
 def test_codes_stay_codes_unless_floats_are_asked_for(plain: Path, experts: Path, tmp_path: Path, method: str) -> None:
     is_stacked = method == "experts"
     coded, floats = write_pair(experts if is_stacked else plain, tmp_path, "mlx" if is_stacked else method)
@@ -97,7 +97,8 @@ def test_codes_stay_codes_unless_floats_are_asked_for(plain: Path, experts: Path
         sizes.append(stage.info.weight_bytes)
         with Chain([stage]) as chain:
             answers.append(chain.trace(chain.open(len(PROMPT)), PROMPT))
-    assert sizes[0] == sizes[1] > (3 if is_stacked else 4) * sizes[2]
+    is_fine = method in {"mlx", "awq", "compressed-tensors"}  # steps of few bits in every matrix
+    assert sizes[0] == sizes[1] > (4 if is_fine else 2.9) * sizes[2]
     wanted, exact, near = ([each for each in found if isinstance(each, Drawn)] for found in answers)
     assert exact == wanted
     for ours, theirs in zip(near, wanted, strict=True):
