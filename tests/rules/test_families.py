@@ -23,6 +23,9 @@ from tests.support.published import PUBLISHED
 KINDS = SERVED | {kind: SERVED[base] for kind, (base, _) in PUBLISHED.items()}
 """The settings of every model type that is compared."""
 
+OF_THE_FORM = {"hunyuan_v1_dense", "hunyuan_v1_moe", "kimi_linear", "minimax_m3_vl", "nemotron_h"}
+"""Models that SGLang does not load whole as transformers writes them, which says nothing of published files."""
+
 
 def test_record_names_every_family() -> None:
     assert read_record("torch").keys() == KINDS.keys(), "run: python -m benchmarks families-torch"
@@ -68,7 +71,7 @@ def test_check_of_an_engine_says_what_its_record_does(
     check: Callable[[StagePlan], bool] = importlib.import_module(f"parallax_backend_{engine}.families").check_family
     halves = LayerRange(0, middle), LayerRange(middle, len(plan.shape.layers))
     for name, parts in {"whole": (None,), f"{engine}|{engine}": halves}.items():
-        if name in found:
+        if name in found and (engine, name, kind in OF_THE_FORM) != ("sglang", "whole", True):
             are_refused = [is_refused(check, replace(plan, layers=layers)) for layers in parts]
             assert bool(find_reason(found[name])) == any(are_refused), name
 

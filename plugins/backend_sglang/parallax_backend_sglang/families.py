@@ -79,6 +79,9 @@ SEEING = frozenset(
 """With inputs other than text."""
 DELTA = "its sgl_kernel lacks fused_sigmoid_gating_delta_rule_update_cpu"
 ATTENTION = "it needs an attention of Triton or GPUs"
+DIFFER = "its results differ from those of transformers"
+LACKING = "its model file needs what the environment for CPUs lacks"
+PER_LAYER = "its transformers keeps settings by layer, which it does not read"
 ON_CPU: dict[str, str] = {
     "DeepseekV2ForCausalLM": "AssertionError in its attention to latents",
     "DeepseekV32ForCausalLM": "AssertionError: Torch not compiled with CUDA enabled",
@@ -93,7 +96,18 @@ ON_CPU: dict[str, str] = {
     "Glm4MoeLiteForCausalLM": "RuntimeError in its attention to latents",
     "Llama4ForCausalLM": "it does not read the experts of such a checkpoint",
     "MiniMaxM2ForCausalLM": "AssertionError in its attention",
-    "Ministral3ForCausalLM": "its results differ from those of transformers",
+    "Gemma2ForCausalLM": DIFFER,
+    "Gemma4ForCausalLM": PER_LAYER,
+    "GraniteMoeHybridForCausalLM": DELTA,
+    "HYV4ForCausalLM": "AssertionError: Torch not compiled with CUDA enabled",
+    "Lfm2ForCausalLM": DELTA,
+    "Lfm2MoeForCausalLM": DELTA,
+    "Ministral3ForCausalLM": DIFFER,
+    "Mistral3ForConditionalGeneration": "it needs torchvision, which the environment for CPUs lacks",
+    **dict.fromkeys(("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"), LACKING),
+    **dict.fromkeys(("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"), LACKING),
+    "Qwen4ExpForConditionalGeneration": LACKING,
+    "Step3p7ForConditionalGeneration": PER_LAYER,
     "Qwen2MoeForCausalLM": "it needs Triton: 0 active drivers",
 }
 """What SGLang says on a CPU of the families that it has, and does not run."""

@@ -91,6 +91,7 @@ ON_CPU: dict[str, str] = {
     "DeepseekV32ForCausalLM": SPARSE,
     "DeepseekV4ForCausalLM": "its transformers does not know the kinds of its layers",
     "Ernie4_5_MoeForCausalLM": DIFFER,
+    "Glm4MoeLiteForCausalLM": DIFFER,
     "Glm5NextForConditionalGeneration": LACKING,
     "GlmMoeDsaForCausalLM": SPARSE,
     "GptOssForCausalLM": "No Unquantized MoE backend supports the deployment configuration.",
@@ -102,7 +103,13 @@ ON_CPU: dict[str, str] = {
     "MiniMaxM2ForCausalLM": "its router for CPUs scores experts by softmax alone",
     "MiniMaxM3SparseForConditionalGeneration": LACKING,
     "Ministral3ForCausalLM": DIFFER,
+    "Mistral3ForConditionalGeneration": LACKING,
     "Qwen3_5ForCausalLM": LACKING,
+    "Qwen3_5ForConditionalGeneration": LACKING,
+    "Qwen3_5MoeForCausalLM": LACKING,
+    "Qwen3_5MoeForConditionalGeneration": LACKING,
+    "Qwen4ExpForCausalLM": LACKING,
+    "Qwen4ExpForConditionalGeneration": LACKING,
     "Step3p7ForConditionalGeneration": "its transformers keeps the number of heads by layer, which it does not read",
 }
 """What vLLM's build for CPUs says of the families that it has, and does not run."""
