@@ -244,7 +244,10 @@ def _report(run: Callable[[], Any], link: Connection) -> None:
     try:
         link.send(run())
     except ParallaxError as error:
-        link.send({"refused": error.message.replace(f"{ROOT}/", "").replace(f"{sys.prefix}/", "")})
+        said = error.message
+        for place in (ROOT, sys.prefix, tempfile.gettempdir()):
+            said = said.replace(f"{place}/", "")
+        link.send({"refused": said})
     except BaseException as error:
         link.send({"failed": describe(error)})
         raise
