@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from parallax_backend_torch.backend import TorchBackend
+from parallax_backend_torch.kernels import library
 from parallax_backend_torch.watching import OPTIONS, ModulePart, watching
 from parallax_core.api import (
     Drop,
@@ -64,3 +65,4 @@ def test_every_matrix_of_every_layer_is_seen(tmp_path: Path) -> None:
         assert step(stage) != found
     assert step(stage) == found
     stage.close()
+    library.choose_kernels("auto")  # for other tests in this process
