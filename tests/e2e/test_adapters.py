@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import anthropic
@@ -101,6 +102,30 @@ def test_adapters_are_models_of_their_names_and_survive_the_loss_of_a_stage(
     assert post(server, "/completions", model="second", prompt="x", max_tokens=1)[0] == 404
     assert [each["id"] for each in get(server, "/models")["data"]] == [name, "first", "third"]
     assert ask_all(server, [name]) == found[3:6]
+
+
+@pytest.mark.nightly
+def test_streams_with_adapters_move_to_another_replica_with_them(
+    serve: Callable[..., Server], adapter_files: AdapterFiles
+) -> None:
+    merged = serve(adapter_files.merged, "--backend", "torch", "--dtype", "float32")
+    wanted = [stream(merged, "", prompt) for prompt in PROMPTS]
+    added = [f"--adapter={name}={adapter_files.adapters[number]}" for number, name in enumerate(("first", "second"))]
+    server = serve(adapter_files.model, "--backend", "torch", "--data-parallel", "2", "--dtype", "float32", *added)
+    name = get(server, "/models")["data"][0]["id"]
+    found = ask_all(server, ["second", name, "first"])
+    assert found[:3] == wanted
+    lost = get(server, "/cluster")["replicas"][0]["stages"][0]["pid"]
+    begun = Barrier(6, lambda: os.kill(lost, signal.SIGKILL), WAIT_S)
+    asked = [(model, prompt) for model in ("second", name) for prompt in PROMPTS]
+
+    def wait() -> None:
+        begun.wait()
+
+    with ThreadPoolExecutor(len(asked)) as pool:
+        moved = list(pool.map(lambda each: stream(server, each[0], each[1], wait), asked))
+    assert moved == found[:6]
+    assert ask_all(server, ["second", name, "first"]) == found  # from the prefix caches, by adapter
 
 
 def read_gauge(server: Server) -> dict[str, str]:

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 import msgspec
 import pytest
 
-from parallax_core.api import Fork, Open, Request, Sampling
+from parallax_core.api import Edit, Fork, Open, Request, Sampling, StageInfo
 from parallax_core.contracts.stage import PoolKind
 from parallax_core.engine.limits import Limits
-from parallax_core.testing.toy import GREEDY, Toy
+from parallax_core.testing.toy import GREEDY, Toy, describe_toy
 from tests.unit.engine.replica import LUCKY, TOY, Replica, open_stages
 
 STATE = Toy(("state",))
@@ -62,6 +66,37 @@ def test_requests_of_different_salts_share_nothing(kinds: tuple[PoolKind, ...]) 
     assert len(replica.stage.forks) == 1
     assert replica.stage.forks[0].spec is not None
     assert replica.stage.forks[0].spec.salt == "a"
+    replica.check_tokens()
+
+
+@pytest.mark.parametrize("num_stages", [1, 2])
+def test_requests_of_different_adapters_share_nothing_and_their_replays_keep_them(
+    num_stages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def describe(*args: Any) -> StageInfo:
+        info = describe_toy(*args)
+        return replace(info, capabilities=info.capabilities | {"adapters"})
+
+    monkeypatch.setattr("parallax_core.testing.toy.describe_toy", describe)
+    toy = Toy(("full", "full"))
+    replica = Replica(*open_stages(toy, num_stages, num_pages=40))
+    for seed, adapter in enumerate(("", "a", "b", "a")):
+        replica.ask([1, 2, 3, 4, 5], adapter=adapter, sampling=Sampling(seed=seed))
+        replica.run()
+    assert [fork.spec.adapter for fork in replica.stage.forks if fork.spec] == ["a"]
+    replica.ask([1, 2, 3, 4, 5], 6, adapter="b")
+    replica.step()
+    stages, opened = open_stages(toy, num_stages, num_pages=40), list[str]()
+    edit = stages[0].edit
+
+    def note(edits: Sequence[Edit]) -> None:
+        opened.extend(each.spec.adapter for each in edits if isinstance(each, Open))
+        edit(edits)
+
+    monkeypatch.setattr(stages[0], "edit", note)
+    replica.lose(*stages)
+    replica.run()
+    assert opened == ["b"], "it is computed again with its adapter"
     replica.check_tokens()
 
 
