@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from collections.abc import Hashable
 from collections.abc import Sequence as Listing
+from dataclasses import asdict, replace
 
 from parallax_core.base.errors import InvalidRequest, Overloaded, StageLost
 from parallax_core.base.ids import Epoch, RequestId, SeqId
@@ -143,7 +143,8 @@ class Head:
 
     def plan(self, now: float) -> PlannedStep | None:
         """Return the next step, or None for now. Results must be absorbed in the order of the steps."""
-        if len(self._in_flight) >= self.stage_clock.most_in_flight or self.mask_hold_s(now):
+        sizes = [inflight.times.size for inflight in self._in_flight]
+        if not self.stage_clock.may_depart(sizes, len(self.cache.running)) or self.mask_hold_s(now):
             return None
         self.cache.stored.pins.expire(now)
         while True:
@@ -199,9 +200,8 @@ class Head:
 
     def stats(self) -> EngineStats:
         """Return the head's counters, its numbers of requests, and the use of its pools."""
-        running, pools = self.cache.num_requests, self._ledger.measure_use()
-        waiting = len(self._requests) - running
-        return EngineStats(running=running, waiting=waiting, pools=pools, **dataclasses.asdict(self._counters))
+        num, pools = self.cache.num_requests, self._ledger.measure_use()
+        return EngineStats(running=num, waiting=len(self._requests) - num, pools=pools, **asdict(self._counters))
 
     def fail(self, message: str, named: Listing[SeqId] = ()) -> bool:
         """Handle the failure of the oldest step in flight: the requests at fault end, all others go on.
@@ -331,7 +331,7 @@ class Head:
         for row in rows:
             self._ledger.extend(row)
         self._counters.steps += 1
-        times = self.stage_clock.depart(now, rows, is_lone=not self._in_flight)
+        times = self.stage_clock.depart(now, rows, len(self._in_flight))
         for sequence in chosen:
             if sequence.context.timeline.begin(times):
                 self._counters.prompt_tokens += sequence.num_prompt
@@ -361,7 +361,7 @@ class Head:
         self._counters.output_tokens += len(delta.tokens)
         if delta.finish is not None:
             if num := self._end(state):
-                delta = dataclasses.replace(delta, finish=dataclasses.replace(delta.finish, pinned_tokens=num))
+                delta = replace(delta, finish=replace(delta.finish, pinned_tokens=num))
         elif delta.ended is not None:
             self.cache.retire(state.answers[delta.index])
         self._deltas.append((state.request.id, delta))

@@ -236,12 +236,7 @@ class Sequence:
         text, ended = self._read(token)
         stop_string = self._text.stop_string if ended == "stop" else ""
         return Delta(
-            text=text,
-            tokens=(token,),
-            index=self.choice,
-            logprobs=logprobs,
-            ended=ended,
-            stop_string=stop_string,
+            text=text, tokens=(token,), index=self.choice, logprobs=logprobs, ended=ended, stop_string=stop_string
         )
 
     def _forget_steps(self) -> None:

@@ -27,8 +27,8 @@ class StepTimes:
 
     num_stages: int
     departed: float
-    is_lone: bool = False
-    """Whether the pipeline had no other step when it was planned."""
+    num_before: int = 0
+    """The steps in flight when it was planned."""
     size: StepSize = field(default_factory=StepSize)
     seconds: dict[int, float] = field(default_factory=dict)
     """Seconds of computing by stage, as reported."""
@@ -75,7 +75,8 @@ class FinishedStep(NamedTuple):
     """Of computing, by stage; more than 0."""
     departed: float
     returned: float
-    is_lone: bool
+    num_before: int
+    """The steps in flight when it departed."""
 
 
 class StageClock:
@@ -117,9 +118,11 @@ class StageClock:
         """Return the seconds after which a step of ``num_tokens`` tokens counts as hung on ``stage``."""
         return self._limits[stage].find(num_tokens)
 
-    def depart(self, now: float, rows: Sequence[Row], *, is_lone: bool) -> StepTimes:
-        """Record the departure of a step with ``rows``; it is lone if no other is in flight."""
-        return StepTimes(self.num_stages, now, is_lone and bool(rows), measure_rows(rows))
+    def depart(self, now: float, rows: Sequence[Row], num_before: int) -> StepTimes:
+        """Record the departure of a step with ``rows``, beside ``num_before`` others in flight."""
+        size = measure_rows(rows)
+        self._decodes = size if size.num_decodes else self._decodes
+        return StepTimes(self.num_stages, now, num_before, size)
 
     def note(self, times: StepTimes, stage: int, num_tokens: int, now: float | None) -> None:
         """Record a stage's report on a step with rows. ``times`` has its seconds; ``now`` is its arrival, if known."""
@@ -151,7 +154,7 @@ class StageClock:
 
         The limits for steps that hang, and the counts of steps and tokens, are left as they are.
         """
-        for size, seconds, departed, returned, is_lone in steps:
+        for size, seconds, departed, returned, num_before in steps:
             slowest = max(seconds)
             self.costs.note(size, slowest)
             for recent, each_s in zip(self._seconds, seconds, strict=True):
@@ -159,10 +162,25 @@ class StageClock:
             if self.num_stages > 1:
                 self._round_trips.append(returned - departed)
                 self._slowest.append(slowest)
-            if is_lone:
-                self._hops.append(max(0.0, returned - departed - sum(seconds)) / (self.num_stages + 1))
+            self._note_links(size, num_before, returned - departed - sum(seconds))
         if self.num_stages > 1:
             self._fit_in_flight()
+
+    def may_depart(self, in_flight: Sequence[StepSize], num_answers: int) -> bool:
+        """Whether a further step may depart beside those in flight, which divide ``num_answers`` among them.
+
+        Beside decodes alone one step for each stage suffices, if a further one, which reads the weights again, takes
+        longer than the links that it hides.
+        """
+        fewer, more, num = self.num_stages, self.most_in_flight, len(in_flight)
+        if num < fewer or num >= more or fewer == 1 or any(size.num_prompt for size in in_flight):
+            return num < more
+        return self._find_round_s(more, num_answers) < self._find_round_s(fewer, num_answers)
+
+    def _find_round_s(self, num_steps: int, num_answers: int) -> float:
+        """Return the seconds between two tokens of answers that are divided among steps; 0: not known."""
+        step_s = self.costs.predict(self._decodes.scale(-(-num_answers // num_steps)))
+        return max(num_steps * step_s, self.spread * step_s + min(self._waits, default=0.0))
 
     def _fit_in_flight(self) -> None:
         fitting = round(min(self._round_trips) / median(self._slowest))
@@ -172,6 +190,8 @@ class StageClock:
         """Forget round trips: another epoch begins. ``steps_ahead`` is `StageInfo.steps_ahead` of a single stage."""
         self._round_trips: deque[float] = deque(maxlen=WINDOW)
         self._slowest: deque[float] = deque(maxlen=WINDOW)
+        self._waits: deque[float] = deque(maxlen=WINDOW)
+        """The seconds on links, and before busy stages, of decodes that no step was surplus beside."""
         # With several stages one more: its answers are on their way back.
         self.most_in_flight = 1 + steps_ahead if self.num_stages == 1 else self.num_stages + 1
         """The number of steps that may be in flight now."""
@@ -184,16 +204,24 @@ class StageClock:
         return self
 
     def _forget_times(self) -> None:
+        self._decodes: StepSize = StepSize()
+        """The rows of the last step with decodes."""
         self.costs = StepCosts()
         """Predicts the seconds of a step on the stage that takes longest for it."""
         self._limits = [StepLimit() for _ in range(self.num_stages)]
 
     def _conclude(self, times: StepTimes) -> None:
-        """Learn from a step once its answers and all reports are here; the links' times from a lone one only."""
+        """Learn from a step once its answers and all reports are here."""
         if times.returned is None or len(times.seconds) < self.num_stages:
             return
         if times.size != StepSize():
             self.costs.note(times.size, max(times.seconds.values()))
-        if times.is_lone:
             on_links = times.returned - times.departed - sum(times.seconds.values())
-            self._hops.append(max(0.0, on_links) / (self.num_stages + 1))
+            self._note_links(times.size, times.num_before, on_links)
+
+    def _note_links(self, size: StepSize, num_before: int, seconds: float) -> None:
+        """Learn from the seconds that a step was not computed: of a lone one, those of the links."""
+        if not num_before:
+            self._hops.append(max(0.0, seconds) / (self.num_stages + 1))
+        if num_before < self.num_stages and not size.num_prompt:
+            self._waits.append(max(0.0, seconds))

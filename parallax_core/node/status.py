@@ -115,9 +115,5 @@ def _add_model(status: StageStatus, info: StageInfo, stats: EngineStats) -> Stag
 def _add_pace(status: StageStatus, head: Head, queued: int) -> StageStatus:
     clock, stage = head.stage_clock, status.stage
     return replace(
-        status,
-        steps=clock.steps[stage],
-        tokens=clock.tokens[stage],
-        queued=queued,
-        step_time=clock.step_time(stage),
+        status, steps=clock.steps[stage], tokens=clock.tokens[stage], queued=queued, step_time=clock.step_time(stage)
     )

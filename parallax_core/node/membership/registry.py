@@ -132,13 +132,7 @@ class NodeRegistry:
 
     async def stop(self) -> None:
         """Disconnect all nodes and stop listening. Idempotent."""
-        several = (
-            self._taking,
-            *self._greetings,
-            *self._watches.values(),
-            *self._ends,
-            *self._served.running,
-        )
+        several = (self._taking, *self._greetings, *self._watches.values(), *self._ends, *self._served.running)
         tasks = [task for task in several if task is not None]
         for task in tasks:
             task.cancel()

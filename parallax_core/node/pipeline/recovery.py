@@ -30,12 +30,7 @@ class Recovery:
     """
 
     def __init__(
-        self,
-        executor: Executor,
-        head: Head,
-        options: PipelineOptions,
-        tell: Callable[[str], None],
-        deliver: Deliver,
+        self, executor: Executor, head: Head, options: PipelineOptions, tell: Callable[[str], None], deliver: Deliver
     ) -> None:
         """Rebuild the stages of ``executor``; ``tell`` is called with the reason while that takes time.
 

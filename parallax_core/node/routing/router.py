@@ -7,14 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from parallax_core.base.errors import (
-    SHUTTING_DOWN,
-    Overloaded,
-    ParallaxError,
-    RequestTimeout,
-    Unavailable,
-    UnknownName,
-)
+from parallax_core.base.errors import SHUTTING_DOWN, Overloaded, ParallaxError, RequestTimeout, Unavailable, UnknownName
 from parallax_core.cluster.routing.choices import list_choices
 from parallax_core.cluster.routing.load import RequestLoad
 from parallax_core.cluster.routing.prefix_index import ReplicaPrefixIndex, make_keys

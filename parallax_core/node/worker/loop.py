@@ -49,11 +49,7 @@ class StageLoop:
     """
 
     def __init__(
-        self,
-        thread: StageThread,
-        runtime: StageRuntime,
-        channels: StageChannels,
-        heartbeat_s: float | None = None,
+        self, thread: StageThread, runtime: StageRuntime, channels: StageChannels, heartbeat_s: float | None = None
     ) -> None:
         self._thread = thread
         self._runtime = runtime

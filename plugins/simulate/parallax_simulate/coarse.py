@@ -20,15 +20,15 @@ MOST_ROUNDS = 16
 class CoarseStep:
     """A step on its way."""
 
-    __slots__ = ("is_lone", "passage", "rows", "size")
+    __slots__ = ("num_before", "passage", "rows", "size")
 
-    def __init__(self, rows: list[CoarseRow], passage: Passage, size: StepSize, *, is_lone: bool) -> None:
-        self.rows, self.passage, self.size, self.is_lone = rows, passage, size, is_lone
+    def __init__(self, rows: list[CoarseRow], passage: Passage, size: StepSize, num_before: int) -> None:
+        self.rows, self.passage, self.size, self.num_before = rows, passage, size, num_before
 
     def finish(self) -> FinishedStep:
         """Return what the clock learns from it."""
         passage = self.passage
-        return FinishedStep(self.size, passage.seconds, passage.departed, passage.returned, self.is_lone)
+        return FinishedStep(self.size, passage.seconds, passage.departed, passage.returned, self.num_before)
 
 
 class CoarsePipeline:
@@ -89,14 +89,14 @@ class CoarsePipeline:
 
     def _plan(self, now: float) -> None:
         planner = self._planner
-        while len(self._steps) < planner.clock.most_in_flight:
+        while planner.clock.may_depart([step.size for step in self._steps], planner.num_running):
             rows = planner.choose(now)
             if not rows:
                 if self._steps or not planner.break_deadlock():
                     break
                 continue
             work, size = weigh(rows, self._model.windows)
-            self._steps.append(CoarseStep(rows, self._path.depart(work, now), size, is_lone=not self._steps))
+            self._steps.append(CoarseStep(rows, self._path.depart(work, now), size, len(self._steps)))
 
     def _absorb(self, step: CoarseStep, now: float) -> None:
         self._planner.clock.note_finished([step.finish()])
@@ -136,7 +136,7 @@ class CoarsePipeline:
                 row.start += 1
                 self._told.append(DrawnTokens(row.answer.number, 1, step.passage.returned, is_over=False))
             decodes, context, *_ = step.size
-            steps.append(CoarseStep(step.rows, later, StepSize(decodes, context + decodes), is_lone=not steps))
+            steps.append(CoarseStep(step.rows, later, StepSize(decodes, context + decodes), len(steps)))
         self.settle_at = rounds.next_at
         if rounds.next_at == inf:
             self._end_rounds()

@@ -60,6 +60,11 @@ class CoarsePlanner:
         return len(self._waiting)
 
     @property
+    def num_running(self) -> int:
+        """The number of answers that have a place."""
+        return len(self._running)
+
+    @property
     def has_room(self) -> bool:
         """Whether a further request may wait."""
         places = max(0, self._limits.max_running - len(self._running))

@@ -26,14 +26,14 @@ def note(clock: StageClock, times: StepTimes, stage: int, seconds: float, now: f
 
 def run_step(clock: StageClock, round_trip_s: float, slowest_s: float) -> None:
     """A step that the slowest stage computed for so long, and the others not at all."""
-    times = clock.depart(100.0, ROWS, is_lone=False)
+    times = clock.depart(100.0, ROWS, 1)
     note(clock, times, 0, slowest_s)
     clock.arrive(times, 100.0 + round_trip_s)
 
 
 def test_lone_step_shows_what_links_take() -> None:
     clock = StageClock(2)
-    times = clock.depart(10.0, ROWS, is_lone=True)
+    times = clock.depart(10.0, ROWS, 0)
     note(clock, times, 0, 0.25)
     note(clock, times, 1, 0.5)
     assert clock.hop_s is None
@@ -43,7 +43,7 @@ def test_lone_step_shows_what_links_take() -> None:
 
 def test_stage_may_say_how_long_it_took_after_the_answers_are_there() -> None:
     clock = StageClock(2)
-    times = clock.depart(0.0, ROWS, is_lone=True)
+    times = clock.depart(0.0, ROWS, 0)
     note(clock, times, 1, 0.5)
     clock.arrive(times, 1.3)
     assert clock.hop_s is None
@@ -53,7 +53,7 @@ def test_stage_may_say_how_long_it_took_after_the_answers_are_there() -> None:
 
 def test_step_behind_another_says_nothing_of_links() -> None:
     clock = StageClock(1)
-    times = clock.depart(0.0, ROWS, is_lone=False)
+    times = clock.depart(0.0, ROWS, 1)
     note(clock, times, 0, 0.5)
     clock.arrive(times, 9.0)
     assert clock.hop_s is None
@@ -64,13 +64,13 @@ def test_only_recent_steps_count() -> None:
     clock = StageClock(1)
     assert clock.step_time(0) is None
     for number in range(RECENT + 1):
-        note(clock, clock.depart(0.0, ROWS, is_lone=False), 0, 100.0 if number == 0 else 1.0)
+        note(clock, clock.depart(0.0, ROWS, 1), 0, 100.0 if number == 0 else 1.0)
     assert clock.step_time(0) == StepTime(mean_s=1.0, median_s=1.0)
 
 
 def test_limit_follows_the_steps_of_these_stages_only() -> None:
     clock = StageClock(2)
-    note(clock, clock.depart(0.0, ROWS, is_lone=False), 1, 100.0)
+    note(clock, clock.depart(0.0, ROWS, 1), 1, 100.0)
     clock.restart()
     assert clock.limit_s(1, 1) == TIMES * 100.0
     assert clock.limit_s(0, 1) < 2 * LEAST_S
@@ -116,10 +116,65 @@ def test_single_stage_has_one_step_at_a_time_and_those_it_takes_ahead() -> None:
     assert clock.most_in_flight == 3
 
 
+def run_turn(clock: StageClock, *, read_s: float, row_s: float, links_s: float) -> None:
+    """Two steps at a time of four and of one decode, on stages that are equally fast."""
+    for num_before, num_rows in ((0, 4), (1, 1)):
+        seconds, times = read_s + num_rows * row_s, clock.depart(0.0, ROWS * num_rows, num_before)
+        for stage in range(clock.num_stages):
+            note(clock, times, stage, seconds)
+        clock.arrive(times, clock.num_stages * seconds + links_s)
+
+
+@pytest.mark.parametrize(
+    ("read_s", "row_s", "links_s", "is_hiding"),
+    [(0.03, 0.0001, 0.001, False), (0.002, 0.01, 0.05, True), (0.0001, 0.01, 0.004, True), (0.01, 0.01, 0, False)],
+)
+def test_further_step_beside_decodes_has_to_hide_more_of_the_links_than_it_reads(
+    read_s: float, row_s: float, links_s: float, is_hiding: bool
+) -> None:
+    clock = StageClock(2)
+    for _ in range(RECENT):
+        run_turn(clock, read_s=read_s, row_s=row_s, links_s=links_s)
+    two = [measure_rows(ROWS * 6)] * 2
+    assert clock.may_depart(two, 12) is is_hiding
+    assert clock.may_depart(two[:1], 12)
+    assert not clock.may_depart(two * MOST_IN_FLIGHT, 12)
+
+
+def test_further_step_departs_beside_a_prompt() -> None:
+    clock = StageClock(2)
+    for _ in range(RECENT):
+        run_turn(clock, read_s=0.03, row_s=0.0001, links_s=0.0)
+    prompt, decode_ = measure_rows([Row(SeqId(0), 0, (1,) * 9)]), measure_rows(ROWS)
+    assert clock.may_depart([decode_, prompt], 12)
+    assert not clock.may_depart([decode_, prompt, decode_], 12)
+
+
+def test_links_are_measured_by_decodes_beside_which_no_step_is_surplus() -> None:
+    clock = StageClock(2)
+    for _ in range(RECENT):
+        run_turn(clock, read_s=0.03, row_s=0.0001, links_s=0.0)
+    for rows, num_before in ((ROWS, 2), ((Row(SeqId(0), 0, (1,) * 9),), 0)):
+        for _ in range(RECENT):
+            times = clock.depart(0.0, rows, num_before)
+            note(clock, times, 0, 0.03)
+            note(clock, times, 1, 0.03)
+            clock.arrive(times, 9.0)
+    assert not clock.may_depart([measure_rows(ROWS * 6)] * 2, 12)
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_single_stage_has_the_steps_that_it_takes_ahead(ahead: int) -> None:
+    clock = StageClock(1)
+    clock.restart(ahead)
+    for num in range(4):
+        assert clock.may_depart([measure_rows(ROWS)] * num, 8) is (num <= ahead)
+
+
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=5))
 def test_every_second_of_a_step_is_on_a_stage_or_on_the_way_to_one(stages: list[tuple[int, int]]) -> None:
     clock = StageClock(len(stages))
-    times, now = clock.depart(5.0, ROWS, is_lone=True), 5.0
+    times, now = clock.depart(5.0, ROWS, 0), 5.0
     for stage, (hop, seconds) in enumerate(stages):
         now += hop + seconds
         note(clock, times, stage, float(seconds), now)
@@ -129,7 +184,7 @@ def test_every_second_of_a_step_is_on_a_stage_or_on_the_way_to_one(stages: list[
 
 def test_way_to_a_stage_whose_report_is_late_is_part_of_the_next() -> None:
     clock = StageClock(2)
-    times = clock.depart(0.0, ROWS, is_lone=True)
+    times = clock.depart(0.0, ROWS, 0)
     note(clock, times, 1, 2.0, 6.0)
     clock.arrive(times, 6.0)
     assert times.split() == [0.0, 2.0, 0.0, 4.0, 0.0]
@@ -182,22 +237,24 @@ def test_report_that_comes_late_is_counted_to_its_request_once() -> None:
     assert finish.timing.hops_s[1] == pytest.approx(3.0, abs=0.1)
 
 
-@given(st.integers(1, 3), st.lists(st.tuples(st.integers(1, 9), st.floats(0.001, 1), st.booleans()), max_size=40))
+@given(st.integers(1, 3), st.lists(st.tuples(st.integers(1, 9), st.floats(0.001, 1), st.integers(0, 3)), max_size=40))
 def test_steps_noted_at_once_teach_what_they_teach_one_by_one(
-    num_stages: int, steps: list[tuple[int, float, bool]]
+    num_stages: int, steps: list[tuple[int, float, int]]
 ) -> None:
     one, other, finished = StageClock(num_stages), StageClock(num_stages), list[FinishedStep]()
-    for number, (num_rows, each_s, is_lone) in enumerate(steps):
+    for number, (num_rows, each_s, num_before) in enumerate(steps):
         rows, seconds = ROWS * num_rows, [each_s * (stage + 1) for stage in range(num_stages)]
         departed, returned = float(number), number + 8 * each_s
-        times = one.depart(departed, rows, is_lone=is_lone)
+        times = one.depart(departed, rows, num_before)
         for stage, stage_s in enumerate(seconds):
             note(one, times, stage, stage_s)
         one.arrive(times, returned)
-        finished.append(FinishedStep(measure_rows(rows), seconds, departed, returned, is_lone))
+        finished.append(FinishedStep(measure_rows(rows), seconds, departed, returned, num_before))
     for first in range(0, len(finished), 7):
         other.note_finished(finished[first : first + 7])
     assert one.hop_s == other.hop_s
     assert (one.spread, one.most_in_flight) == (other.spread, other.most_in_flight)
     size = measure_rows(ROWS)
     assert one.costs.predict(size) == other.costs.predict(size)
+    two = [size] * num_stages
+    assert one.may_depart(two, 8) == other.may_depart(two, 8)

@@ -10,7 +10,7 @@ from math import inf
 from typing import NamedTuple
 
 from parallax_cluster.placement.paced_turns import PacedTurns
-from parallax_cluster.placement.stage_step import StageStep, count_groups
+from parallax_cluster.placement.stage_step import StageStep
 from parallax_core.api import LayerDemand, LinkProfile, NodeProfile, PlacementProblem
 
 EXPERT_LAYERS = 2.0
@@ -333,8 +333,8 @@ class CostModel:
 
 
 def count_batch(num_stages: int, num_requests: int) -> float:
-    """Return the mean number of sequences in a step, if all decode."""
-    return num_requests / count_groups(num_stages, num_requests)
+    """Return the mean number of sequences in a step, if all decode, and each stage has one."""
+    return num_requests / min(num_stages, num_requests)
 
 
 def _invert(node: NodeProfile) -> Speed:

@@ -92,13 +92,16 @@ class PacedTurns:
         self._stages, self._ways_s, self._copy_s = stages, ways_s, copy_s
         self._num_requests = num_requests
         self._prompt, self._decodes = lengths
-        self._most_groups = count_groups(len(stages), num_requests)
+        self._all_s, self._most_groups = min(map(self._measure_calm, count_groups(len(stages), num_requests)))
+        """The seconds of a turn in which all requests decode, and its steps: as many as make it shortest."""
         self._beside = max(1, min(self._most_groups, num_requests - 1))
         """The steps of a turn that have decodes while a request brings its prompt."""
-        each = num_requests / self._most_groups
-        self._each_s = [stage.measure(each, 0.0) for stage in stages]
-        """Of each stage, if all requests decode."""
-        self._all_s = max(sum(self._each_s) + ways_s + each * copy_s, self._most_groups * max(self._each_s))
+
+    def _measure_calm(self, groups: int) -> tuple[float, int]:
+        """Return the seconds of a turn in which all requests decode, in so many steps, and the number."""
+        each = self._num_requests / groups
+        times = [stage.measure(each, 0.0) for stage in self._stages]
+        return max(sum(times) + self._ways_s + each * self._copy_s, groups * max(times)), groups
 
     def measure(self) -> RequestTimes:
         """Return the times of a request."""
@@ -167,9 +170,9 @@ class PacedTurns:
     def _guess_tokens(self) -> float:
         """Return about how many tokens of prompts would make a step on one of the stages `RATIO` times as long."""
         each, guess = self._num_requests / self._most_groups, float(MOST_STEP_TOKENS)
-        for stage, decodes_s in zip(self._stages, self._each_s, strict=True):
+        for stage in self._stages:
             if stage.prompt_s > 0:
-                left_s = RATIO * decodes_s - stage.fixed_s - each * stage.decode_s
+                left_s = RATIO * stage.measure(each, 0.0) - stage.fixed_s - each * stage.decode_s
                 guess = min(guess, left_s / stage.prompt_s)
         return max(1.0, guess)
 

@@ -52,11 +52,10 @@ class StageStep(NamedTuple):
         )
 
 
-def count_groups(num_stages: int, num_requests: int) -> int:
-    """Return the steps in flight that share the requests: one more than stages in a pipeline, else 1.
+def count_groups(num_stages: int, num_requests: int) -> list[int]:
+    """Return the steps that may share the requests: one for each stage, or one more that hides the links.
 
-    With one request more than stages, two of them stay in one step: the head puts up to requests / stages into each.
+    The head takes those whose turns are shorter by its measured costs (`StageClock.may_depart`).
     """
-    if num_stages == 1 or num_requests == num_stages + 1:
-        return num_stages
-    return min(num_requests, num_stages + 1)
+    most = num_stages + 1 if num_stages > 1 else 1
+    return sorted({min(num_stages, num_requests), min(most, num_requests)})

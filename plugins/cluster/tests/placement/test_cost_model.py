@@ -56,8 +56,8 @@ def test_busy_pipeline_is_as_fast_as_its_busiest_stage() -> None:
     assert cost.tokens_per_s == pytest.approx(11 * 1000 / cost.request_s)
 
 
-@pytest.mark.parametrize(("stages", "requests", "batch"), [(1, 8, 8), (2, 9, 3), (2, 2, 1), (4, 10, 2), (1, 1, 1)])
-def test_several_stages_have_one_step_more_in_flight(stages: int, requests: int, batch: float) -> None:
+@pytest.mark.parametrize(("stages", "requests", "batch"), [(1, 8, 8), (2, 9, 4.5), (2, 2, 1), (4, 10, 2.5), (3, 1, 1)])
+def test_requests_share_a_step_for_each_stage(stages: int, requests: int, batch: float) -> None:
     assert count_batch(stages, requests) == batch
 
 

@@ -61,7 +61,7 @@ def test_requests_that_do_not_fit_are_left_out() -> None:
         (ServingGoal(concurrency=1), (0.0, 1e4), "link", "fast - slow"),
         (ServingGoal(concurrency=1, prompt_tokens=10), (0.0, 1e9), "bandwidth", "slow"),
         (ServingGoal(concurrency=2, prompt_tokens=10), (0.0, 1e9), "concurrency", ""),
-        (ServingGoal(concurrency=64, prompt_tokens=10, max_token_s=0.09), (0.001, 1e9), "limits", ""),
+        (ServingGoal(concurrency=64, prompt_tokens=10, max_token_s=0.06), (0.001, 1e9), "limits", ""),
     ],
 )
 def test_limit_is_named(goal: ServingGoal, link: tuple[float, float], limit: Resource, where: str) -> None:

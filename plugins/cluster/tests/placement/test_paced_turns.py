@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from math import inf
 from random import Random
 from statistics import median
 
@@ -58,9 +59,10 @@ def test_long_prompt_alone_passes_the_stages_in_parts() -> None:
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_steps_have_as_many_prompt_tokens_as_the_ratio_allows(requests: int, stages: int) -> None:
     turns = PacedTurns([STAGE] * stages, 0.01, 1e-6, requests, (512, 2000)).find()
-    groups = count_groups(stages, requests)
-    step_s = STAGE.measure(requests / groups, 0.0)
-    all_s = max(stages * step_s + 0.01 + requests / groups * 1e-6, groups * step_s)
+    all_s = inf
+    for groups in count_groups(stages, requests):
+        step_s = STAGE.measure(requests / groups, 0.0)
+        all_s = min(all_s, max(stages * step_s + 0.01 + requests / groups * 1e-6, groups * step_s))
     assert turns.paced_s == pytest.approx(RATIO * all_s, rel=NEARLY)
 
 
@@ -144,3 +146,9 @@ def test_as_many_requests_as_stages_and_one_more_are_predicted(num_stages: int, 
 def test_times_are_the_golden_ones(seed: int) -> None:
     """They change only where somebody means them to."""
     assert predict_turns(seed) == json.loads(GOLDEN.read_text(encoding="utf-8"))[seed]
+
+
+@pytest.mark.parametrize(("read_s", "ways_s", "groups"), [(0.02, 0.001, 2), (0.02, 0.1, 3), (1e-5, 0.001, 3)])
+def test_a_further_step_has_to_hide_more_of_the_links_than_it_reads(read_s: float, ways_s: float, groups: int) -> None:
+    stage = STAGE._replace(read_s=read_s, fixed_s=0.0)
+    assert PacedTurns([stage] * 2, ways_s, 0.0, 24, (64, 1000)).find().groups == pytest.approx(groups, rel=0.01)

@@ -41,7 +41,8 @@ def test_three_steps_at_once_take_what_each_takes(
 
 
 @pytest.mark.parametrize(
-    ("stages", "requests", "groups"), [(1, 8, 1), (2, 9, 3), (2, 2, 2), (4, 10, 5), (1, 1, 1), (2, 3, 2), (3, 4, 3)]
+    ("stages", "requests", "groups"),
+    [(1, 8, [1]), (2, 9, [2, 3]), (2, 2, [2]), (4, 10, [4, 5]), (1, 1, [1]), (2, 3, [2, 3]), (3, 1, [1])],
 )
-def test_several_stages_have_one_step_more_in_flight(stages: int, requests: int, groups: int) -> None:
+def test_requests_share_a_step_for_each_stage_or_one_more(stages: int, requests: int, groups: list[int]) -> None:
     assert count_groups(stages, requests) == groups
