@@ -54,12 +54,7 @@ class JoinedModel:
     """
 
     def __init__(
-        self,
-        deployment: Deployment,
-        planner: Planner,
-        describe: Describe,
-        rooms: MachineRooms,
-        maker: ServiceMaker,
+        self, deployment: Deployment, planner: Planner, describe: Describe, rooms: MachineRooms, maker: ServiceMaker
     ) -> None:
         """Get nodes for ``deployment``, and make its service.
 

@@ -98,7 +98,7 @@ class PacedTurns:
         """The steps of a turn that have decodes while a request brings its prompt."""
 
     def _measure_calm(self, groups: int) -> tuple[float, int]:
-        """Return the seconds of a turn in which all requests decode, in so many steps, and the number."""
+        """Return the seconds of a turn in which all requests decode in ``groups`` steps, and that number."""
         each = self._num_requests / groups
         times = [stage.measure(each, 0.0) for stage in self._stages]
         return max(sum(times) + self._ways_s + each * self._copy_s, groups * max(times)), groups

@@ -9,14 +9,7 @@ from typing import Any
 
 import msgspec
 
-from parallax_cluster.server.view import (
-    ClusterView,
-    read_cluster,
-    show_cluster,
-    show_member,
-    show_models,
-    show_plan,
-)
+from parallax_cluster.server.view import ClusterView, read_cluster, show_cluster, show_member, show_models, show_plan
 from parallax_core.api.deployment import PlanStatus
 from parallax_core.api.dialect import ServedModels, write_named
 
