@@ -90,6 +90,8 @@ class StageClock:
         self.num_stages = num_stages
         self._seconds: list[deque[float]] = [deque(maxlen=RECENT) for _ in range(num_stages)]
         self._hops: deque[float] = deque(maxlen=RECENT)
+        self._decodes = StepSize()
+        """The rows of the last step with decodes."""
         self.restart()
         self._forget_times()
 
@@ -204,8 +206,6 @@ class StageClock:
         return self
 
     def _forget_times(self) -> None:
-        self._decodes: StepSize = StepSize()
-        """The rows of the last step with decodes."""
         self.costs = StepCosts()
         """Predicts the seconds of a step on the stage that takes longest for it."""
         self._limits = [StepLimit() for _ in range(self.num_stages)]
