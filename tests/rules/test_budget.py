@@ -54,7 +54,7 @@ BUDGETS = {
     "plugins/source_hub": 3_370,
     "plugins/source_pypi": 4_260,
     "plugins/stage_tools": 680,
-    "plugins/tokenizers": 1_450,
+    "plugins/tokenizers": 1_490,
     "plugins/transport_lattica": 3_100,
     "plugins/transport_zmq": 8_000,
     "plugins/web": 1_330,

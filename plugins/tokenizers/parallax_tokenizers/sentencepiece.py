@@ -48,8 +48,11 @@ def convert_sentencepiece(file: Path, settings: Mapping[str, Any]) -> Tokenizer:
     tokenizer = Tokenizer(_build_bpe(found, texts) if found.kind == BPE else _build_unigram(found, texts))
     is_plain = not (has_prefix or found.remove_extra_whitespaces or found.precompiled_charsmap)
     isolated = _isolate(file, tokenizer, texts, defined) if found.kind == BPE and not is_plain and defined else []
+    parted = _part_looks(found, texts) if found.kind != BPE else []
     tokenizer.normalizer = normalizers.Sequence(_list_normalizers(found))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*_list_prefixes(settings, has_prefix=has_prefix), *isolated])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [*_list_prefixes(settings, has_prefix=has_prefix), *isolated, *parted]
+    )
     tokenizer.decoder = _choose_decoder(found, has_prefix=has_prefix or found.remove_extra_whitespaces)
     marked = (
         [] if isolated or found.kind != BPE else [AddedToken(each, normalized=True, special=False) for each in defined]
@@ -96,6 +99,41 @@ def _build_unigram(found: SentencePieceFile, texts: Sequence[str]) -> models.Uni
             vocab[number] = (texts[number], DEFINED_SCORE * (len(piece.text.encode()) - 1))
     unknown = next(number for number, piece in enumerate(found.pieces) if piece.type == PieceType.UNKNOWN)
     return models.Unigram(vocab, unk_id=unknown, byte_fallback=found.byte_fallback)
+
+
+def _part_looks(found: SentencePieceFile, texts: Sequence[str]) -> list[pre_tokenizers.PreTokenizer]:
+    """Return what splits texts that look like unused, control and byte pieces, at a character that no piece covers.
+
+    ``tokenizers`` takes such a character to be less likely than the least likely piece, so scores do not keep them
+    apart. It is a token of its own, so that nothing else is split otherwise.
+    """
+    pieces, looks = list[str](), list[str]()
+    for piece, text in zip(found.pieces, texts, strict=False):
+        is_text = piece.type in {PieceType.NORMAL, PieceType.USER_DEFINED}
+        (pieces if is_text else looks).append(text)
+    rare = set("".join(looks)).difference(pieces)  # in longer pieces only, or in none
+    longer = [piece for piece in pieces if not rare.isdisjoint(piece)]
+    patterns: dict[str, list[str]] = {"merged_with_previous": [], "merged_with_next": []}
+    for text in looks:
+        places = (place for place, each in enumerate(text) if each in rare and not _is_covered(text, place, longer))
+        at = next(places, None)
+        if at is not None and len(text) > 1:
+            head, tail = re.escape(text[:at]), re.escape(text[at + 1 :])
+            pattern = f"(?<={head})" * bool(head) + re.escape(text[at]) + f"(?={tail})" * bool(tail)
+            patterns["merged_with_previous" if tail else "merged_with_next"].append(pattern)
+    return [pre_tokenizers.Split(Regex("|".join(each)), side) for side, each in patterns.items() if each]
+
+
+def _is_covered(text: str, at: int, pieces: Sequence[str]) -> bool:
+    """Return whether a piece can cover a character of a text, whatever stands before and behind the text."""
+    for piece in pieces:
+        for place, character in enumerate(piece):
+            first = at - place
+            if character == text[at] and all(
+                text[each] == piece[each - first] for each in range(max(0, first), min(len(text), first + len(piece)))
+            ):
+                return True
+    return False
 
 
 def _isolate(

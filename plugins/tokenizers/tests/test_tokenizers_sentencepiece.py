@@ -32,6 +32,8 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "plain": PLAIN,
     "no prefix, defined pieces": {**PLAIN, "add_dummy_prefix": False, **DEFINED_PIECES},
     "prefix, defined pieces": {**PLAIN, "remove_extra_whitespaces": True, **DEFINED_PIECES},
+    "few characters": {**PLAIN, "character_coverage": 0.98},
+    "few characters, defined pieces": {**PLAIN, "character_coverage": 0.98, **DEFINED_PIECES},
     "no bytes": {**PLAIN, "byte_fallback": False, "remove_extra_whitespaces": True},
     "digits": {**PLAIN, "split_digits": True, "allow_whitespace_only_pieces": True},
 }
