@@ -65,6 +65,7 @@ INSTALLED = {
     "parallax-openapi",
     "parallax-operate",
     "parallax-policies",
+    "parallax-quantize",
     "parallax-scaffold",
     "parallax-simulate",
     "parallax-source-hub",

@@ -71,7 +71,7 @@ UNTYPED: dict[str, dict[str, str]] = {
     },
     "plugins/engines/README.md": {"parallax engines install": ENGINE},
     "plugins/quantize/README.md": {
-        "pip install parallax-quantize": "it is on no index yet",
+        "pip install dist/parallax_quantize": "tests/e2e/test_wheels.py installs all wheels",
         "parallax models quantize Qwen/": HUB,
     },
     "plugins/simulate/README.md": {"parallax simulate": HUB},

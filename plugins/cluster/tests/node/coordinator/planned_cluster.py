@@ -17,7 +17,7 @@ from parallax_cluster.placement.policy import SearchPlacement
 from parallax_cluster.rebalancing.rest import MoveRules
 from parallax_core.api import Delta, Finish
 from parallax_core.builtin.routing import LeastPendingTokens
-from parallax_core.contracts.placement import ClusterProfile, PlacedStage, PlacementPolicy, ServingGoal
+from parallax_core.contracts.placement import ClusterProfile, LinkProfile, PlacedStage, PlacementPolicy, ServingGoal
 from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.joined_node import JoinedNode
@@ -32,6 +32,8 @@ from tests.unit.node.cluster import MODEL, TOY, ask, open_registry, soon
 
 SEARCH = SearchPlacement()
 GOAL = ServingGoal(prompt_tokens=4, output_tokens=8, concurrency=4)
+FAR = ClusterProfile(nodes=()).default_link
+NEAR = LinkProfile(ends=("", ""), round_trip_s=1e-5, bandwidth=1e10)
 
 
 def assign(stage: int, placed: PlacedStage) -> StageAssignment:
@@ -56,6 +58,7 @@ class PlannedCluster:
     min_nodes: int = 0
     rules: MoveRules = AT_ONCE
     policy: PlacementPolicy = SEARCH
+    link: LinkProfile = FAR
     silent: set[str] = field(default_factory=set)
     """Nodes that have not said what they have."""
 
@@ -71,7 +74,7 @@ class PlannedCluster:
         profiles = tuple(replace(each, leases=has_leases) for each in found)
         loaded = {node.name: node.loaded.layers for node in nodes if node.loaded is not None}
         others = {node.name: "it is silent" for node in nodes if node.name in self.silent}
-        return UsableNodes(ClusterProfile(nodes=profiles), others, loaded)
+        return UsableNodes(ClusterProfile(nodes=profiles, default_link=self.link), others, loaded)
 
     def open_pipeline(self, rank: int, planning: Planning) -> PlannedPipeline:
         del rank
@@ -116,10 +119,11 @@ async def coordinated(
     min_nodes: int = 0,
     rules: MoveRules = AT_ONCE,
     policy: PlacementPolicy = SEARCH,
+    link: LinkProfile = FAR,
 ) -> AsyncIterator[PlannedCluster]:
     """Run a coordinator and its router, which starts as soon as the model fits."""
     async with open_registry() as registry:
-        cluster = PlannedCluster(registry, rooms or {}, min_nodes, rules, policy)
+        cluster = PlannedCluster(registry, rooms or {}, min_nodes, rules, policy, link)
         running = asyncio.create_task(cluster.coordinator.run(cluster.router))
         starting = asyncio.create_task(cluster.router.start())
         try:

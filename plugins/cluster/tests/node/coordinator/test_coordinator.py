@@ -23,7 +23,7 @@ from parallax_core.contracts.placement import PlacedStage
 from parallax_core.contracts.status import PlannedMove
 from parallax_core.node.membership.loading import NodeRefused
 from parallax_core.wire.membership import Assign
-from plugins.cluster.tests.node.coordinator.planned_cluster import SEARCH, PlannedCluster, coordinated
+from plugins.cluster.tests.node.coordinator.planned_cluster import NEAR, SEARCH, PlannedCluster, coordinated
 from tests.unit.node.cluster import TOY, Node, soon, until
 
 
@@ -242,7 +242,7 @@ async def test_coordinator_that_was_replaced_before_it_served_never_does() -> No
 
 
 ROOMS = {"a": 2.5, "b": 2.5, "c": 2.5, "d": 2.5, "whole": 9.0}
-"""By node: the layers that its memory holds; the toy has three, and is faster on three nodes than on two."""
+"""By node: the layers that its memory holds; the toy has three. Three nodes that are near are faster than two."""
 
 
 async def serve_in_two(cluster: PlannedCluster) -> dict[str, Node]:
@@ -253,7 +253,7 @@ async def serve_in_two(cluster: PlannedCluster) -> dict[str, Node]:
 
 
 async def test_held_layers_stay_for_a_better_plan_and_move_when_a_node_is_lost() -> None:
-    async with coordinated(ROOMS, rules=MoveRules(holds=True)) as cluster:
+    async with coordinated(ROOMS, rules=MoveRules(holds=True), link=NEAR) as cluster:
         nodes = await serve_in_two(cluster)
         before = cluster.places
         nodes |= await gather(cluster, "c")
@@ -267,7 +267,7 @@ async def test_held_layers_stay_for_a_better_plan_and_move_when_a_node_is_lost()
 
 
 async def test_held_layers_move_once_when_somebody_asks_for_it() -> None:
-    async with coordinated(ROOMS, rules=MoveRules(holds=True)) as cluster:
+    async with coordinated(ROOMS, rules=MoveRules(holds=True), link=NEAR) as cluster:
         nodes = await serve_in_two(cluster)
         nodes |= await gather(cluster, "c")
         await until(lambda: "c" in cluster.coordinator.idle)
@@ -280,7 +280,7 @@ async def test_held_layers_move_once_when_somebody_asks_for_it() -> None:
 
 
 async def test_nodes_without_layers_serve_beside_held_ones() -> None:
-    async with coordinated(ROOMS, rules=MoveRules(holds=True)) as cluster:
+    async with coordinated(ROOMS, rules=MoveRules(holds=True), link=NEAR) as cluster:
         nodes = await serve_in_two(cluster)
         before = cluster.places[0]
         nodes |= await gather(cluster, "whole")
@@ -291,7 +291,7 @@ async def test_nodes_without_layers_serve_beside_held_ones() -> None:
 
 
 async def test_layers_rest_after_a_move_and_then_move_to_a_better_place() -> None:
-    async with coordinated(ROOMS, rules=MoveRules(rest_s=2.0)) as cluster:
+    async with coordinated(ROOMS, rules=MoveRules(rest_s=2.0), link=NEAR) as cluster:
         nodes = await serve_in_two(cluster)
         await nodes.pop("b").kill()
         nodes |= await gather(cluster, "c")
