@@ -17,6 +17,8 @@ RECENT = 64
 """The number of recent steps that count."""
 WINDOW = 32
 """The number of recent steps whose round trips count."""
+RETHOUGHT = 8
+"""The number of steps after which the number in flight is thought over."""
 MOST_IN_FLIGHT = 16
 """The most steps in flight: a new request waits behind all of them."""
 
@@ -90,6 +92,8 @@ class StageClock:
         self.num_stages = num_stages
         self._seconds: list[deque[float]] = [deque(maxlen=RECENT) for _ in range(num_stages)]
         self._hops: deque[float] = deque(maxlen=RECENT)
+        self._known = (0, 0, 0), False
+        """Whether a further step is faster, and for what: answers, steps, and `RETHOUGHT` steps noted."""
         self._decodes = StepSize()
         """The rows of the last step with decodes."""
         self.restart()
@@ -177,12 +181,13 @@ class StageClock:
         fewer, more, num = self.num_stages, self.most_in_flight, len(in_flight)
         if num < fewer or num >= more or fewer == 1 or any(size.num_prompt for size in in_flight):
             return num < more
-        return self._find_round_s(more, num_answers) < self._find_round_s(fewer, num_answers)
-
-    def _find_round_s(self, num_steps: int, num_answers: int) -> float:
-        """Return the seconds between two tokens of answers that are divided among steps; 0: not known."""
-        step_s = self.costs.predict(self._decodes.scale(-(-num_answers // num_steps)))
-        return max(num_steps * step_s, self.spread * step_s + min(self._waits, default=0.0))
+        if (key := (num_answers, more, self.costs.num_steps // RETHOUGHT)) != self._known[0]:
+            waits_s, spread = min(self._waits, default=0.0), self.spread
+            sizes = [(steps, self._decodes.scale(-(-num_answers // steps))) for steps in (fewer, more)]
+            times = [(steps, self.costs.predict(size)) for steps, size in sizes]
+            few_s, many_s = (max(steps * each_s, spread * each_s + waits_s) for steps, each_s in times)
+            self._known = key, many_s < few_s
+        return self._known[1]
 
     def _fit_in_flight(self) -> None:
         fitting = round(min(self._round_trips) / median(self._slowest))
