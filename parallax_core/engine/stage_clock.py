@@ -19,6 +19,7 @@ WINDOW = 32
 """The number of recent steps whose round trips count."""
 RETHOUGHT = 8
 """The number of steps after which the number in flight is thought over."""
+UNKNOWN = (0, 0, 0), False
 MOST_IN_FLIGHT = 16
 """The most steps in flight: a new request waits behind all of them."""
 
@@ -92,7 +93,7 @@ class StageClock:
         self.num_stages = num_stages
         self._seconds: list[deque[float]] = [deque(maxlen=RECENT) for _ in range(num_stages)]
         self._hops: deque[float] = deque(maxlen=RECENT)
-        self._known = (0, 0, 0), False
+        self._known = UNKNOWN
         """Whether a further step is faster, and for what: answers, steps, and `RETHOUGHT` steps noted."""
         self._decodes = StepSize()
         """The rows of the last step with decodes."""
@@ -199,6 +200,7 @@ class StageClock:
         self._slowest: deque[float] = deque(maxlen=WINDOW)
         self._waits: deque[float] = deque(maxlen=WINDOW)
         """The seconds on links, and before busy stages, of decodes that no step was surplus beside."""
+        self._known = UNKNOWN
         # With several stages one more: its answers are on their way back.
         self.most_in_flight = 1 + steps_ahead if self.num_stages == 1 else self.num_stages + 1
         """The number of steps that may be in flight now."""

@@ -32,10 +32,10 @@ def quantize(
 ) -> None:
     """Write a model in fewer bits.
 
-    The layout mlx is read by mlx-lm, and compressed-tensors by vLLM and SGLang; Parallax reads both. The matrices of
-    layers get the form; embedding and head get 8 bits in mlx, and stay as they are in compressed-tensors. With
-    --calibrate, the text runs through the layers one by one, and GPTQ rounds each matrix by what it is given; without,
-    HQQ chooses the grids of 4 bits. Nothing is left if it ends early.
+    The layout mlx is read by mlx-lm, and compressed-tensors is that of vLLM and SGLang; Parallax reads both. The
+    matrices of layers get the form; embedding and head get 8 bits in mlx, and stay as they are in compressed-tensors.
+    With --calibrate, the text runs through the layers one by one, and GPTQ rounds each matrix by what it is given;
+    without, HQQ chooses the grids of 4 bits. Nothing is left if it ends early.
     """
     found = next((each for each in LAYOUTS if each == layout), None)
     if found is None or group not in GROUPS or to not in BITS:

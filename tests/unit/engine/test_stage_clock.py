@@ -163,6 +163,15 @@ def test_links_are_measured_by_decodes_beside_which_no_step_is_surplus() -> None
     assert not clock.may_depart([measure_rows(ROWS * 6)] * 2, 12)
 
 
+def test_new_epoch_forgets_what_a_further_step_would_hide() -> None:
+    clock, two = StageClock(2), [measure_rows(ROWS * 6)] * 2
+    for _ in range(RECENT):
+        run_turn(clock, read_s=0.0001, row_s=0.01, links_s=0.004)
+    assert clock.may_depart(two, 12)
+    clock.restart()
+    assert not clock.may_depart(two, 12)
+
+
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_single_stage_has_the_steps_that_it_takes_ahead(ahead: int) -> None:
     clock = StageClock(1)
