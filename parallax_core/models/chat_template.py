@@ -106,7 +106,8 @@ class ChatTemplate:
             message = f"{taken[0]!r} is set by the server"
             raise InvalidRequest(message, "chat_template_kwargs", "leave it out")
         fixed = {"tools": list(tools) or None, "add_generation_prompt": ending.opens_answer}
-        variables = {"xml_tools": fixed["tools"], "documents": None, **self._variables, **settings, **fixed}  # SmolLM3
+        # The template of SmolLM3 reads the tools under a name of its own.
+        variables = {"xml_tools": fixed["tools"], "documents": None, **self._variables, **settings, **fixed}
         turns = _mark_last(turns) if ending.continues_last else turns
         try:
             prompt = self._write_turns(variables, turns)

@@ -82,7 +82,8 @@ def read_generation(folder: Path, choice: str = AUTO) -> GenerationConfig:
         return GenerationConfig(RequestDefaults(), own.get(EOS))
     if choice == AUTO:
         return GenerationConfig(_read_defaults(path, own), own.get(EOS))
-    chosen = read_object(path := _find_file(choice))
+    path = _find_file(choice)
+    chosen = read_object(path)
     return GenerationConfig(_read_defaults(path, chosen), chosen.get(EOS, own.get(EOS)))
 
 
@@ -113,7 +114,8 @@ def _read_defaults(path: Path, config: Mapping[str, Any]) -> RequestDefaults:
         raise ParallaxError(message, "correct it, or serve with --set generation_config=off") from error
     values = {name: value for name in stated.__struct_fields__ if (value := getattr(stated, name)) is not None}
     max_tokens = values.pop("max_new_tokens", None)
-    values |= {"top_k": 0} if values.get("top_k") == -1 else {}
+    if values.get("top_k") == -1:
+        values["top_k"] = 0
     if values.get("top_p") == 0:
         values |= {"top_p": 1.0, "top_k": 1}
     return RequestDefaults(Sampling(**values), max_tokens)

@@ -20,12 +20,7 @@ from parallax_core.contracts.policy import (
     RoutingPolicy,
     SchedulingPolicy,
 )
-from parallax_core.node.policy.guard import (
-    BatchingGuard,
-    PreemptionGuard,
-    RoutingGuard,
-    SchedulingGuard,
-)
+from parallax_core.node.policy.guard import BatchingGuard, PreemptionGuard, RoutingGuard, SchedulingGuard
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 
