@@ -2,7 +2,7 @@
 
 A type of blocks is a row of `LAYOUTS`, each read to a `Quantized` of groups of 32:
 
-* ``Q4_0``, ``Q4_1``, ``Q5_0``, ``Q5_1``, ``Q8_0``, ``IQ4_NL``, ``MXFP4``: exactly.
+* ``Q4_0``, ``Q4_1``, ``Q5_0``, ``Q5_1``, ``Q8_0``, ``IQ4_NL``, ``MXFP4``: exactly; scales of MXFP4 below 2**-24 are 0.
 * ``Q4_K``, ``Q5_K``, ``IQ4_XS``: 256 weights with eight scales that are products of two; these, and the offsets of the
   first two, are rounded to float16.
 * ``Q6_K`` and all others, with scales for 16 weights or tables of eight: rounded to 8 bits with a scale for each 32.
