@@ -66,6 +66,17 @@ def write_packed(weight: torch.Tensor) -> Parts:
     return {"weight_packed": draw_words(rows, inputs // 8), "weight_scale": scales.bfloat16(), "weight_shape": shape}
 
 
+def write_nf4(weight: torch.Tensor) -> Parts:
+    blocks, table = weight.numel() // 64, torch.linspace(-1, 1, 16)
+    state = {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": list(weight.shape)}
+    return {
+        "weight": draw_words(weight.numel() // 8, 1).view(torch.uint8).reshape(-1, 1),
+        "weight.absmax": torch.rand(blocks, generator=torch.Generator().manual_seed(8)) * 0.1,
+        "weight.quant_map": table,
+        "weight.quant_state.bitsandbytes__nf4": torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8),
+    }
+
+
 Writer = Callable[[torch.Tensor], Parts]
 FORMATS: dict[str, tuple[Writer, dict[str, Any]]] = {
     "mlx": (write_mlx, {"quantization": {"group_size": 32, "bits": 4}}),
@@ -81,6 +92,7 @@ FORMATS: dict[str, tuple[Writer, dict[str, Any]]] = {
             }
         },
     ),
+    "bitsandbytes": (write_nf4, {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}),
 }
 
 

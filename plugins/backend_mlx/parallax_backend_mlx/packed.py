@@ -15,7 +15,7 @@ from typing import Any
 from parallax_backend_mlx.memory import find_room
 from parallax_backend_mlx.runtime import mx
 from parallax_core.api import DType, ParallaxError, format_bytes, read_tensors, silent
-from parallax_formats import ACTIVATIONS, FORMATS, Format, Matrix, group_tensors, name_method
+from parallax_formats import ACTIVATIONS, FORMATS, Format, Matrix, group_tensors, name_method, split_name
 
 ROWS_BYTES = 2**26
 """Bytes of rows in float32 that are unpacked at once."""
@@ -34,7 +34,7 @@ def rename_tensors(config: Config, files: Mapping[str, str]) -> dict[str, str]:
     """Return the file of each weight, by its name once it is unpacked; ``files`` has that of each stored tensor."""
     stems: dict[str, set[str]] = {}
     for name in files:
-        stem, _, word = name.rpartition(".")
+        stem, word = split_name(name)
         stems.setdefault(stem, set()).add(word)
     found: dict[str, str] = {}
     for stem, words in stems.items():

@@ -1,7 +1,16 @@
 """Reads quantised weights of model folders as float32, exactly. A library, not a plugin."""
 
 from parallax_formats.matrix import Grid, Matrix, Parts
-from parallax_formats.schemes import ACTIVATIONS, FORMATS, GGUF, Format, find_settings, group_tensors, name_method
+from parallax_formats.schemes import (
+    ACTIVATIONS,
+    FORMATS,
+    GGUF,
+    Format,
+    find_settings,
+    group_tensors,
+    name_method,
+    split_name,
+)
 
 __all__ = [
     "ACTIVATIONS",
@@ -14,4 +23,5 @@ __all__ = [
     "find_settings",
     "group_tensors",
     "name_method",
+    "split_name",
 ]

@@ -12,6 +12,7 @@ from typing import Any
 from parallax_core.api import ParallaxError, Tensor, Unsupported
 from parallax_formats.columns import Awq, Gptq
 from parallax_formats.matrix import Grid, Matrix, Parts
+from parallax_formats.normal import OUTER_SIZES, OUTER_TABLE, ROW_SCALES, SIZES, STATES, TABLE, RowScaled, TableFloats
 from parallax_formats.rows import AFFINE_BITS, Affine, MicroScaled, PackedFloats, PackedIntegers, step_floats
 from parallax_formats.scaled import CODES, read_scaled, step_integers
 
@@ -146,6 +147,21 @@ SCALED = Format(
     grid=lambda words, _settings, plain: step_integers(plain, words),
 )
 GLOBAL = frozenset(["weight_global_scale", "weight_scale_2"])
+
+
+def _make_normal(kind: str) -> Format:
+    """Return bitsandbytes' format of 4 bits with numbers of a kind."""
+    return Format(
+        kind.upper(),
+        "weight",
+        frozenset([SIZES, TABLE, STATES[kind]]),
+        lambda parts, _: TableFloats(parts, kind),
+        may_have=frozenset([OUTER_SIZES, OUTER_TABLE]),
+        dtypes=frozenset(["uint8"]),
+        bits=lambda _stem, _settings: 4,
+    )
+
+
 FORMATS: dict[str, tuple[Format, ...]] = {
     "fp8": (
         SCALED,
@@ -236,8 +252,32 @@ FORMATS: dict[str, tuple[Format, ...]] = {
             grid=lambda words, _settings, plain: plain if "biases" in words else step_floats(plain),
         ),
     ),
+    "bitsandbytes": (
+        _make_normal("nf4"),
+        _make_normal("fp4"),
+        Format(
+            "LLM.int8",
+            "weight",
+            frozenset([ROW_SCALES]),
+            lambda parts, _: RowScaled(parts),
+            may_have=frozenset(["weight_format"]),
+            dtypes=frozenset(["int8"]),
+        ),
+    ),
 }
 """By the method of quantisation. A weight is read by the first format that takes its tensors."""
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return the name of a layer and the word of its tensor.
+
+    The word is the last one, or, as bitsandbytes names what belongs to a weight, such as ``weight.absmax``.
+    """
+    stem, found, rest = name.rpartition(".weight.")
+    if found:
+        return stem, f"weight.{rest}"
+    stem, _, word = name.rpartition(".")
+    return stem, word
 
 
 def name_method(config: Settings) -> str:
@@ -277,7 +317,7 @@ def group_tensors(config: Settings, tensors: Mapping[str, Tensor]) -> dict[str, 
         return _group_blocks(settings, tensors)
     layers: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        stem, _, word = name.rpartition(".")
+        stem, word = split_name(name)
         layers.setdefault(stem, {})[word] = tensor
     found = {}
     for stem, words in layers.items():

@@ -14,7 +14,16 @@ from parallax_core.api import LoadedSize, ModelShape, Part, StagePlan, read_conf
 from parallax_core.api.source import TensorLocation, find_locations, read_index
 from parallax_formats.matrix import Grid
 from parallax_formats.rows import FLOAT_BITS, step_floats
-from parallax_formats.schemes import FORMATS, GGUF, Format, Settings, find_group, find_settings, name_method
+from parallax_formats.schemes import (
+    FORMATS,
+    GGUF,
+    Format,
+    Settings,
+    find_group,
+    find_settings,
+    name_method,
+    split_name,
+)
 
 MATRIX = 2
 KINDS = {
@@ -213,7 +222,7 @@ def _join_tensors(located: Mapping[str, TensorLocation], config: Settings) -> It
     formats, types = FORMATS.get(method, ()), settings.get("types") if method == GGUF else None
     layers: dict[str, dict[str, TensorLocation]] = {}
     for name, location in located.items():
-        stem, _, word = name.rpartition(".")
+        stem, word = split_name(name)
         layers.setdefault(stem, {})[word] = location
     for stem, words in layers.items():
         one = next((each for each in formats if each.takes(_list_dtypes(words))), None)
