@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from parallax_core.server.body_messages import UnknownModel
 
 
 @dataclass(kw_only=True, slots=True)
@@ -27,14 +29,15 @@ ServedAdapters = dict[str, ServedAdapter]
 """The adapters of a server, by name."""
 
 
-def find_key(adapters: Mapping[str, ServedAdapter], name: str) -> str:
-    """Return the key of an adapter that a request asks for, and note its use; empty for the name of a model."""
-    if (found := adapters.get(name)) is None:
+def find_key(adapters: Mapping[str, ServedAdapter], name: str, own: Sequence[str]) -> str:
+    """Return the key of an adapter that a request names, and note its use; empty for an ``own`` name of its model.
+
+    Raises:
+        UnknownModel: if the adapter was unloaded while the request was read; ``own`` begins with the id of the model.
+    """
+    if name in own:
         return ""
+    if (found := adapters.get(name)) is None or found.model_id != own[0]:
+        raise UnknownModel(f"the model {name!r} does not exist", "GET /v1/models lists those that do")
     found.last_used = time.monotonic()
     return found.key
-
-
-def list_adapter_names(adapters: Mapping[str, ServedAdapter], model_id: str) -> tuple[str, ...]:
-    """Return the names of the adapters of a model."""
-    return tuple(each.name for each in adapters.values() if each.model_id == model_id)

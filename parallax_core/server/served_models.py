@@ -123,7 +123,7 @@ class ServedModels:
     @classmethod
     def only(cls, service: Service) -> ServedModels:
         """Return the models of a server that serves one."""
-        models = cls(service.meters, service.quota, service.backlog, service.options.aliases)
+        models = cls(service.meters, service.quota, service.backlog, service.options.aliases, adapters=service.adapters)
         models.add_loading(service.model_id, service.model_id, FixedModel(service))
         return models
 
@@ -237,8 +237,7 @@ class ServedModels:
         """Return the model of an id, else of another name, else of an adapter; None if this server does not know it."""
         if (found := self.known.get(model_id) or self.known.get(self.aliases.get(model_id, ""))) is not None:
             return found
-        adapter = self.adapters.get(model_id)
-        return None if adapter is None else self.known.get(adapter.model_id)
+        return self.known.get(self.adapters[model_id].model_id) if model_id in self.adapters else None
 
     def describe_adapters(self, created: int) -> list[ModelReply]:
         """Return the adapters in OpenAI's form, as vLLM lists them; ``created`` as for `describe_model`."""

@@ -43,7 +43,7 @@ from parallax_core.server.reasoning_limit import ReasoningLimit
 from parallax_core.server.response import ResponseFlow, while_connected
 from parallax_core.server.response_models import ModelCapability, ModelReply, ModelStatus
 from parallax_core.server.running import RunningFlows
-from parallax_core.server.served_adapters import ServedAdapters, find_key, list_adapter_names
+from parallax_core.server.served_adapters import ServedAdapters, find_key
 from parallax_core.server.unknown_fields import IGNORED, LEFT_OUT
 
 Supply = Callable[[bytes], Awaitable[bytes]]
@@ -181,7 +181,7 @@ class Service:
         pin = request.pin and replace(request.pin, owner=client)
         salt = self.salts.derive(http.scope, request.salt)
         timeout_s = self.options.default_timeout_s if request.timeout_s is None else request.timeout_s
-        adapter = find_key(self.adapters, reading.form.model)
+        adapter = find_key(self.adapters, reading.form.model, (self.model_id, *self.names))
         request = replace(request, client=client, pin=pin, salt=salt, timeout_s=timeout_s, adapter=adapter)
         return msgspec.structs.replace(reading, request=request)
 
@@ -229,8 +229,8 @@ class Service:
 
     def _list_names(self) -> tuple[str, ...]:
         """Return what a request may call it, or one of its adapters; the first is its name in answers without one."""
-        adapters = list_adapter_names(self.adapters, self.model_id)
-        return (*(self.names or (self.model_id,)), *adapters) if adapters else self.names
+        adapters = (each.name for each in self.adapters.values() if each.model_id == self.model_id)
+        return (*self.names, self.model_id, *adapters)
 
     @cached_property
     def names(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -170,7 +171,7 @@ def test_clients_of_vllm_drive_it_unchanged(serve: Callable[..., Server], adapte
         client.models.retrieve("sql")
 
 
-def test_name_that_is_loaded_anew_finds_no_pages_of_the_old_adapter(
+def test_name_that_is_loaded_anew_finds_no_pages_of_the_old_adapter_and_leaves_its_answers(
     serve: Callable[..., Server], adapter_files: AdapterFiles
 ) -> None:
     server = serve(adapter_files.model, "--backend", "torch", "--dtype", "float32")
@@ -180,6 +181,15 @@ def test_name_that_is_loaded_anew_finds_no_pages_of_the_old_adapter(
         assert status == 200
         found.append([stream(server, "mine", PROMPTS[0]) for _ in range(2)])
     assert found[0][0] == found[0][1] != found[1][0] == found[1][1]
+
+    statuses: list[int] = []
+    place = {"lora_path": str(adapter_files.adapters[0]), "load_inplace": True}
+    for route, fields, text in (("/load_lora_adapter", place, found[1][0]), ("/unload_lora_adapter", {}, found[0][0])):
+        change = partial(post, server, route, lora_name="mine", **fields)
+        begun = stream(server, "mine", PROMPTS[0], lambda change=change: statuses.append(change()[0]))  # type: ignore[misc]
+        assert begun == text, "an answer that has begun keeps its adapter"
+    assert statuses == [200, 200]
+    assert post(server, "/completions", model="mine", prompt="x", max_tokens=1)[0] == 404
 
 
 def test_adapters_that_cannot_be_used_are_refused_with_the_field(
@@ -241,6 +251,9 @@ def test_least_recently_used_adapter_makes_room(serve: Callable[..., Server], ad
 
     assert load("a", 0) == load("b", 1) == 200
     stream(server, "a", PROMPTS[0])
+    bad = {"lora_name": "c", "lora_path": "/nowhere"}
+    assert post(server, "/load_lora_adapter", **bad)[0] == 400
+    assert names() == ["a", "b"], "nothing makes room for what cannot be loaded"
     assert load("c", 2) == 200
     assert names() == ["a", "c"]
     assert load("b", 1, pinned=True) == 200

@@ -26,6 +26,15 @@ def make_adapter(model: Path, folder: Path, seed: int, rank: int = 4) -> Path:
     return write_adapter(folder, matrices, r=rank, target_modules=TARGETS)
 
 
+def make_uneven(model: Path, folder: Path) -> Path:
+    """Make an adapter with several ranks and scales, by an expression that takes Python's matcher any time."""
+    sizes = list_sizes(model, ("_proj",))
+    matrices = make_matrices(sizes, 4, seed=7, std=0.3)
+    matrices |= make_matrices({name: size for name, size in sizes.items() if "q_proj" in name}, 2, seed=7, std=0.3)
+    pattern = {"(.*)*q_proj": 2}
+    return write_adapter(folder, matrices, rank_pattern=pattern, use_rslora=True, target_modules="all-linear")
+
+
 def ask(shared: SharedEngine, *keys: str) -> list[list[int]]:
     """Return the tokens of requests with these adapters, asked at the same time."""
 
@@ -62,7 +71,7 @@ def generate_reference(folder: Path) -> list[int]:
 
 def check_merged(shared: SharedEngine, model: Path, folder: Path) -> None:
     """Check that tokens are those of merged weights, alone and beside other adapters, more than fit into a batch."""
-    folders = [make_adapter(model, folder / f"{seed}", seed) for seed in range(3)]
+    folders = [*(make_adapter(model, folder / f"{seed}", seed) for seed in range(2)), make_uneven(model, folder / "2")]
     keys = [AdapterStore().add(each) for each in folders]
     alone = [ask(shared, key)[0] for key in ("", *keys)]
     merged = [model, *(merge(model, each, folder / f"merged-{each.name}") for each in folders)]

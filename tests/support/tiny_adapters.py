@@ -70,7 +70,8 @@ def merge(model: Path, adapter: Path, target: Path) -> Path:
             module = f"base_model.model.{name.removesuffix('.weight')}"
             if f"{module}.lora_A.weight" in matrices:
                 a, b = (matrices[f"{module}.lora_{part}.weight"].astype(np.float64) for part in "AB")
-                tensors[name] = (tensors[name] + settings["lora_alpha"] / settings["r"] * (b @ a)).astype(np.float32)
+                scale = settings["lora_alpha"] / (len(a) ** 0.5 if settings.get("use_rslora") else len(a))
+                tensors[name] = (tensors[name] + scale * (b @ a)).astype(np.float32)
         save_file(tensors, path, {"format": "pt"})
     return target
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Generic, TypeVar
 
 from parallax_adapters.copies import LAYERS
+from parallax_adapters.joined import fit_modules
 from parallax_adapters.peft_files import LowRank
 from parallax_adapters.room import KeptRoom
 from parallax_adapters.store import AdapterStore
@@ -119,7 +120,7 @@ class KeptAdapters(Generic[T]):
         store = AdapterStore()
         if not store.has(key, self.layers):
             LAYERS.fetch(key)
-        modules = store.open(key, self.layers).modules
+        modules = fit_modules(store.open(key, self.layers).modules, self.sizes)
         for name, matrices in modules.items():
             if name not in self.sizes:
                 raise Unsupported(f"it changes {name}, which takes no adapters in this model on this backend")

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
+from parallax_adapters.expressions import Expression
 from parallax_core.api import Unsupported
 
 T = TypeVar("T")
@@ -51,7 +52,30 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
 INITS = (None, True, False, "gaussian", "eva", "orthogonal")
 """The values of ``init_lora_weights`` that leave the base model as it is."""
 PLAIN_PATTERN = re.compile(r"\^?(?:[\w.-]|\\\.)+\$?")
-"""Matches a pattern that is the name of a module or its end; others are regular expressions, which can take long."""
+"""Matches a pattern that is the name of a module or its end; others are regular expressions."""
+MOST_EXPRESSIONS = 64
+"""The most regular expressions of a pattern."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern(Generic[T]):
+    """Values of modules that have their own, as PEFT's patterns give them; the first that matches counts."""
+
+    names: Mapping[str, tuple[int, T]]
+    """By the end of a module's name, or all of it after ``^``: the place in the pattern, and the value."""
+    expressions: Sequence[tuple[int, T, Expression]] = ()
+
+    def find(self, module: str) -> T | None:
+        """Return the value of a module, by its whole name in the model; None: no key matches."""
+        words = module.split(".")
+        ends = [".".join(words[start:]) for start in range(len(words))]
+        found = [self.names[key] for key in (f"^{module}", *ends) if key in self.names]
+        found += [(place, value) for place, value, each in self.expressions if each.matches(module)]
+        return min(found, key=itemgetter(0))[1] if found else None
+
+    def list_values(self) -> list[T]:
+        """Return all values."""
+        return [*(value for _, value in self.names.values()), *(value for _, value, _ in self.expressions)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,34 +86,32 @@ class LoraConfig:
     alpha: float
     is_rank_stabilized: bool = False
     """Whether the scale is divided by the square root of the rank (rsLoRA, arXiv 2312.03732)."""
-    ranks: Mapping[str, tuple[int, int]]
-    """The ranks of modules that have their own, each after its place in the configuration: the first match counts."""
-    alphas: Mapping[str, tuple[int, float]]
+    ranks: Pattern[int]
+    alphas: Pattern[float]
 
     @property
     def largest_rank(self) -> int:
         """The largest rank that a module can have."""
-        return max([self.rank, *(rank for _, rank in self.ranks.values())])
+        return max([self.rank, *self.ranks.list_values()])
+
+    @property
+    def num_expressions(self) -> int:
+        """The regular expressions that a module may be held against."""
+        return len(self.ranks.expressions) + len(self.alphas.expressions)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all modules have the same rank, and a scale that is alpha divided by it."""
+        return not self.is_rank_stabilized and not self.ranks.list_values() and not self.alphas.list_values()
 
     def find_rank(self, module: str) -> int:
         """Return the rank of a module, by its name in the model."""
-        return find_in(self.ranks, module, self.rank)
+        return self.ranks.find(module) or self.rank
 
     def find_scale(self, module: str) -> float:
         """Return the factor of the products of a module."""
-        rank, alpha = self.find_rank(module), find_in(self.alphas, module, self.alpha)
-        return alpha / (math.sqrt(rank) if self.is_rank_stabilized else rank)
-
-
-def find_in(pattern: Mapping[str, tuple[int, T]], module: str, default: T) -> T:
-    """Return the value of the first key that is the end of a module's name, or all of it after ``^``, as PEFT does.
-
-    It takes time in proportion to the name, however many keys there are.
-    """
-    words = module.split(".")
-    ends = [".".join(words[start:]) for start in range(len(words))]
-    found = [pattern[key] for key in (f"^{module}", *ends) if key in pattern]
-    return min(found, key=itemgetter(0))[1] if found else default
+        rank, alpha = self.find_rank(module), self.alphas.find(module)
+        return (self.alpha if alpha is None else alpha) / (math.sqrt(rank) if self.is_rank_stabilized else rank)
 
 
 def parse_config(text: bytes) -> LoraConfig:
@@ -157,16 +179,30 @@ def _read_alpha(name: str, value: object) -> float:
     return float(value)
 
 
-def _read_pattern(fields: Mapping[str, Any], name: str, read: Callable[[str, object], T]) -> dict[str, tuple[int, T]]:
+def _read_pattern(fields: Mapping[str, Any], name: str, read: Callable[[str, object], T]) -> Pattern[T]:
     pattern = fields.get(name) or {}
     if not isinstance(pattern, dict) or len(pattern) > MOST_PATTERNS:
         raise Unsupported(f"{name} must be an object of at most {MOST_PATTERNS} entries")
-    found: dict[str, tuple[int, T]] = {}
+    names: dict[str, tuple[int, T]] = {}
+    expressions: list[tuple[int, T, Expression]] = []
     for place, (key, value) in enumerate(pattern.items()):
-        if not PLAIN_PATTERN.fullmatch(key):
-            raise Unsupported(f"{name} has {_show(key)}; supported are names of modules", "write out the modules")
-        found.setdefault(key.removesuffix("$").replace("\\.", "."), (place, read(name, value)))
-    return found
+        found = read(name, value)
+        if PLAIN_PATTERN.fullmatch(key):
+            names.setdefault(key.removesuffix("$").replace("\\.", "."), (place, found))
+        else:
+            expressions.append((place, found, _parse_expression(name, key)))
+    if len(expressions) > MOST_EXPRESSIONS:
+        raise Unsupported(f"{name} has {len(expressions)} regular expressions; at most {MOST_EXPRESSIONS} are read")
+    return Pattern(names, expressions)
+
+
+def _parse_expression(name: str, key: str) -> Expression:
+    """Return the expression that PEFT matches modules with: from their beginning, or from any word on."""
+    bare = key.removeprefix("^").removesuffix("$")
+    try:
+        return Expression(f"({bare})" if key.startswith("^") else f"(.*\\.)?({bare})")
+    except Unsupported as error:
+        raise Unsupported(f"{name}: {error.message}", error.hint) from error
 
 
 def _show(value: object) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from parallax_adapters.peft_config import CONFIG, HINT, MOST_CONFIG_BYTES, LoraConfig, parse_config, read_pairs
 from parallax_core.api import LayerRange, ParallaxError, Tensor, Unsupported, read_tensors, silent
@@ -26,8 +27,12 @@ CHUNK = 2**22
 COPY = "copy or fetch the adapter again"
 MATRIX = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<part>[AB])(?:\.default)?\.weight")
 """Matches the name of a matrix."""
-MODULE = re.compile(r"(?:.*\.)?(layers\.\d+\.[\w.]+)")
-"""Matches the name of a module in a layer; its prefix differs between models."""
+MODULE = re.compile(r"(?:(?:model|backbone|language_model|text_model)\.)*(layers\.\d+\.[\w.]+)")
+"""Matches the name of a module in a layer, however its language model is wrapped; others read images or sounds."""
+MOST_NAME = 300
+"""The most letters of the name of a module."""
+MOST_TRIES = 20_000
+"""The most times that the name of a module is held against a regular expression."""
 EXPONENTS: Mapping[str, tuple[type[np.unsignedinteger], int]] = {
     "float32": (np.uint32, 0x7F800000),
     "float16": (np.uint16, 0x7C00),
@@ -232,11 +237,17 @@ def _pair(tensors: Mapping[str, Tensor], config: LoraConfig) -> Iterator[tuple[s
         if match is None:
             raise Unsupported(f"{WEIGHTS} has {name[:200]}, which is no matrix of plain LoRA", HINT)
         found.setdefault(match["module"], {})[match["part"]] = tensor
+    if len(found) * config.num_expressions > MOST_TRIES:
+        message = (
+            f"{config.num_expressions} patterns that are regular expressions are too many for {len(found)} modules"
+        )
+        raise Unsupported(message, "write out the modules")
     seen = set()
     for module, parts in found.items():
         short = MODULE.fullmatch(module)
-        if short is None:
-            raise Unsupported(f"the adapter changes {module[:200]}, which is in no layer", "train it on layers only")
+        if short is None or len(module) > MOST_NAME:
+            message = f"the adapter changes {module[:200]}, which is in no layer of a language model"
+            raise Unsupported(message, "train it on those layers only")
         if short[1] in seen:
             raise Unsupported(f"the adapter has two modules {short[1]}", HINT)
         seen.add(short[1])
@@ -254,6 +265,15 @@ def _join(module: str, parts: Mapping[str, Tensor], config: LoraConfig) -> LowRa
     if a.dtype not in EXPONENTS or b.dtype not in EXPONENTS:
         raise Unsupported(f"{module} is {a.dtype}; supported are {', '.join(EXPONENTS)}", COPY)
     return LowRank(a, b, config.find_scale(module))
+
+
+def to_floats(tensor: Tensor) -> npt.NDArray[np.float32]:
+    """Return a matrix in float32, which holds all numbers of a matrix of an adapter."""
+    if tensor.dtype == "bfloat16":
+        bits = np.frombuffer(tensor.data, np.uint16).astype(np.uint32) << 16
+        return bits.view(np.float32).reshape(tensor.shape)
+    kind = np.float16 if tensor.dtype == "float16" else np.float32
+    return np.frombuffer(tensor.data, kind).astype(np.float32).reshape(tensor.shape)
 
 
 def _is_finite(tensor: Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,7 +92,7 @@ def fetched(place: str, allowed: Sequence[str], max_rank: int = 0) -> Iterator[P
     """
     name, path = NAME.fullmatch(place), Path(place)
     if name is None or (name["scheme"] is None and path.is_dir()):
-        yield path.absolute()
+        yield Path(os.path.expanduser(path)).absolute()  # noqa: PTH111 -- that of Path raises for an unknown user
         return
     if not any(fnmatchcase(name["name"], pattern) for pattern in allowed):
         message = f"there is no folder {place}, and adapters of that name are not fetched from a hub"

@@ -71,6 +71,8 @@ class AdapterRegistry:
         if len(self.loaded) >= self.settings.max_adapters:
             message = f"{name!r} is more than the {self.settings.max_adapters} adapters that may be loaded"
             raise ParallaxError(message, "allow more with PARALLAX_ADAPTERS__MAX_ADAPTERS")
+        if name in self.loaded:
+            raise ParallaxError(f"two adapters are named {name!r}", "give each --adapter a name of its own")
         base = self._find_base("")
         self._check_name(name)
         self._limits.note(Wish(name=name, place=place, pins=True))
@@ -121,8 +123,7 @@ class AdapterRegistry:
             self._check_name(name)
             if old is not None and not wish.replaces:
                 raise AlreadyLoaded(name)
-            if oldest := self._limits.choose(wish, self.loaded.values(), self.count_running()):
-                self._remove(oldest)
+            self._limits.choose(wish, self.loaded.values(), self.count_running())  # refused before anything is read
             try:
                 key = await asyncio.to_thread(self._add, wish.place)
             except ParallaxError as error:
@@ -131,9 +132,12 @@ class AdapterRegistry:
             try:
                 self._offer(key)
                 await self.try_out(made)
+                oldest = self._limits.choose(wish, self.loaded.values(), self.count_running())
             except BaseException:
                 self._release(key)
                 raise
+            if oldest:  # only an adapter that can be used takes the place of another
+                self._remove(oldest)
             self._models.adapters[name] = made
             self._limits.note(wish)
             if old is not None:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from parallax_adapters.exported import write_export
 from parallax_adapters.holds import FileHold, holding_alone
 from parallax_adapters.peft_config import CONFIG, MOST_CONFIG_BYTES
 from parallax_adapters.peft_files import (
@@ -206,9 +207,7 @@ class AdapterStore:
         made = Path(tempfile.mkdtemp(prefix=".new-", dir=self._folder))
         try:
             if not (target / WEIGHTS).is_file():
-                shutil.copyfile(folder / CONFIG, made / CONFIG)
-                matrices = [each for part in split_layers(folder).values() for each in part]
-                write_matrices(made / WEIGHTS, matrices)
+                write_export(folder, made)
                 with suppress(OSError):  # another process has just made it
                     made.rename(target)
         except OSError as error:

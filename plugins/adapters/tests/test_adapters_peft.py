@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parallax_adapters.peft_config import MOST_RANK, find_in, parse_config
-from parallax_adapters.peft_files import MOST_HEADER_BYTES, read_adapter
+from parallax_adapters.peft_config import MOST_RANK, parse_config
+from parallax_adapters.peft_files import MOST_HEADER_BYTES, read_adapter, to_floats
 from parallax_adapters.store import AdapterStore
 from parallax_core.api import ParallaxError, Unsupported
 from tests.support.tiny_adapters import encode, make_matrices, write_adapter
@@ -59,10 +59,50 @@ def test_patterns_give_modules_ranks_and_alphas_of_their_own() -> None:
     assert found.find_rank("model.layers.0.self_attn.kq_proj") == 4
 
 
-def test_first_match_of_a_pattern_counts() -> None:
-    assert find_in({"^a.b": (0, 1), "b": (1, 2)}, "a.b", 0) == 1
-    assert find_in({"b": (0, 2), "^a.b": (1, 1)}, "a.b", 0) == 2
-    assert find_in({"b": (0, 2)}, "a.bb", 0) == 0
+@pytest.mark.parametrize(
+    ("pattern", "module", "rank"),
+    [
+        ({"^a.b": 1, "b": 2}, "a.b", 1),
+        ({"b": 2, "^a.b": 1}, "a.b", 2),
+        ({"b": 2}, "a.bb", 4),
+        ({"a.*": 1, "b": 2}, "x.a.b", 1),
+        ({"b": 2, "a.*": 1}, "x.a.b", 2),
+        ({"^a.*": 1}, "x.a.b", 4),
+        ({r"layers\.(0|2)\..*": 1}, "model.layers.2.mlp.up_proj", 1),
+        ({r"layers\.(0|2)\..*": 1}, "model.layers.12.mlp.up_proj", 4),
+    ],
+)
+def test_first_match_of_a_pattern_counts(pattern: dict[str, int], module: str, rank: int) -> None:
+    assert parse_config(config(rank_pattern=pattern)).find_rank(module) == rank
+
+
+def test_names_of_wrapped_models_are_those_of_their_language_model(tmp_path: Path) -> None:
+    for prefix in ("", "model.language_model.", "language_model.model.", "backbone."):
+        folder = write_adapter(tmp_path / f"x{prefix}", make_matrices(SIZES, prefix=prefix))
+        assert read_adapter(folder).modules.keys() == SIZES.keys()
+    other = write_adapter(tmp_path / "vision", make_matrices(SIZES, prefix="model.vision_tower.encoder."))
+    with pytest.raises(Unsupported, match=r"vision_tower\.encoder\.layers.*, which is in no layer of a language model"):
+        read_adapter(other)
+
+
+def test_engines_get_one_rank_and_one_scale(tmp_path: Path) -> None:
+    small = make_matrices({"layers.0.self_attn.q_proj": (6, 8)}, rank=2)
+    plain, store = (
+        write_adapter(tmp_path / "plain", PLAIN, target_modules="all-linear"),
+        AdapterStore(tmp_path / "store"),
+    )
+    patterns = {"rank_pattern": {".*q_proj": 2}, "alpha_pattern": {"down_proj": 32}, "use_rslora": True}
+    made = write_adapter(tmp_path / "made", {**PLAIN, **small}, **patterns, target_modules=".*_proj")
+    for folder, scale in ((plain, 2.0), (made, 1.0)):
+        wanted = read_adapter(folder).modules
+        exported = store.export(store.add(folder))
+        settings = json.loads((exported / "adapter_config.json").read_text())
+        assert (settings["r"], settings["target_modules"]) == (4, ["down_proj", "q_proj"])
+        assert not any("pattern" in name or "rslora" in name for name in settings)
+        for name, each in read_adapter(exported).modules.items():
+            assert (each.rank, each.scale) == (4, scale)
+            found, kept = (one.scale * (to_floats(one.b) @ to_floats(one.a)) for one in (each, wanted[name]))
+            np.testing.assert_allclose(found, kept, rtol=1e-5, atol=1e-7)
 
 
 def test_rank_of_each_module_is_that_of_its_pattern(tmp_path: Path) -> None:
@@ -100,7 +140,8 @@ def test_rank_of_each_module_is_that_of_its_pattern(tmp_path: Path) -> None:
         ({"lora_alpha": 1e30}, "lora_alpha"),
         ({"lora_alpha": math.nan}, "lora_alpha"),
         ({"lora_alpha": "8"}, "lora_alpha"),
-        ({"rank_pattern": {"(a+)+$": 4}}, "rank_pattern has"),
+        ({"rank_pattern": {"(?=a)": 4}}, "rank_pattern: the expression .* is not understood"),
+        ({"alpha_pattern": {f"a{number}*": 4 for number in range(65)}}, "alpha_pattern has 65 regular expressions"),
         ({"rank_pattern": {"q_proj": 10**6}}, "rank_pattern has the rank 1000000"),
         ({"alpha_pattern": [1]}, "alpha_pattern must be an object"),
         ({"use_rslora": "yes"}, "use_rslora"),
@@ -138,7 +179,7 @@ def test_damaged_settings_are_refused(text: bytes) -> None:
         ({f"{PREFIX}layers.0.self_attn.q_proj.lora_magnitude_vector": np.zeros(6, np.float32)}, "magnitude_vector"),
         ({f"{PREFIX}embed_tokens.lora_embedding_A": np.zeros((4, 9), np.float32)}, "lora_embedding_A"),
         (make_matrices({"lm_head": (9, 8)}, prefix=""), "lm_head, which is in no layer"),
-        (make_matrices({"layers.0.self_attn.q_proj": (6, 8)}, prefix="other."), "two modules"),
+        (make_matrices({"layers.0.self_attn.q_proj": (6, 8)}, prefix="backbone."), "two modules"),
     ],
 )
 def test_matrices_that_do_not_fit_are_refused(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:

@@ -73,9 +73,10 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
         responses=describe_answer(MessageModelsReply) | describe_errors(401, 403, model=MessageErrorReply),
     )
     async def show_models(page: PageQuery) -> fastapi.Response:
-        """Return a page of the models that are known, those that answer first."""
-        found = [convert(known, name) for known in models.all for name in models.list_names(known)]
-        return respond_with(list_models(found, page))
+        """Return a page of the models that are known, those that answer first, and of the LoRA adapters."""
+        named = [(known, name) for known in models.all for name in models.list_names(known)]
+        named += [(models.known[each.parent], each.id) for each in models.describe_adapters(created) if each.parent]
+        return respond_with(list_models([convert(*each) for each in named], page))
 
     @router.get(
         "/v1/models/{model_id:path}",

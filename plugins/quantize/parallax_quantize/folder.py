@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -62,27 +66,73 @@ class FolderWriter:
 
 
 @contextmanager
-def appearing(target: Path, num_bytes: int) -> Iterator[Path]:
-    """Yield an empty folder, which becomes ``target`` if all goes well, else nothing is left.
+def appearing(target: Path, num_bytes: int, *, is_file: bool = False) -> Iterator[Path]:
+    """Yield an empty folder, or the path of a file to write, which becomes ``target`` if all goes well.
+
+    Otherwise nothing is left. Several may write to one place at once: the first to end has it.
 
     Raises:
         ParallaxError: if there is something at ``target``, or no room for ``num_bytes`` beside it.
     """
-    if target.exists():
-        raise ParallaxError(f"{target} exists", "remove it, or name another folder with --out")
+    _check_absent(target)
     if not target.parent.is_dir():
         raise ParallaxError(f"there is no folder {target.parent}", "make it, or name another folder with --out")
     if (free := shutil.disk_usage(target.parent).free) < (needed := num_bytes + SPARE_BYTES):
         message = f"the model needs {format_bytes(needed)} on the disk, and {format_bytes(free)} are free"
         raise ParallaxError(message, "name a folder on another disk with --out")
-    scratch = target.with_name(f".{target.name}.part")
-    shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
-    scratch.mkdir()
+    for path in target.parent.glob(f".{escape(target.name)}.*.part"):
+        with _holding(path) as is_held:  # a run that was killed has lost its lock
+            if is_held:
+                shutil.rmtree(path, ignore_errors=True)
+    with _scratch(target) as scratch:
+        made = scratch / target.name
+        if not is_file:
+            made.mkdir()
+        yield made
+        _check_absent(target)
+        made.rename(target)
+
+
+@contextmanager
+def _scratch(target: Path) -> Iterator[Path]:
+    """Yield a folder beside ``target`` that no other run removes, and remove it at the end."""
+    while True:
+        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
+        with _holding(scratch) as is_held:
+            if not is_held:  # another run has just taken it for one that was left
+                continue
+            try:
+                yield scratch
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+            return
+
+
+@contextmanager
+def _holding(folder: Path) -> Iterator[bool]:
+    """Hold a folder until the context or the process ends, and yield whether it could be held."""
     try:
-        yield scratch
-        scratch.rename(target)
+        number = os.open(folder, os.O_RDONLY)
+    except OSError:
+        yield False
+        return
+    try:
+        yield _lock(number) and folder.exists()
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        os.close(number)
+
+
+def _lock(number: int) -> bool:
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _check_absent(target: Path) -> None:
+    if target.exists():
+        raise ParallaxError(f"{target} exists", "remove it, or name another place with --out")
 
 
 def _write_object(path: Path, found: Mapping[str, Any]) -> None:

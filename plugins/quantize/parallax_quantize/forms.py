@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, get_args
 
+from parallax_quantize.gguf.mix import MIXES
+
 Layout = Literal["mlx", "compressed-tensors"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 READERS: Mapping[Layout, str] = {
@@ -15,3 +17,8 @@ BITS = {"int8": 8, "int4": 4, "mxfp4": 4}
 """The bits of the matrices of layers, by the name of a form."""
 GROUPS = (32, 64, 128)
 """How many inputs may share a scale."""
+GGUF = "gguf:"
+"""Before the type of a GGUF file, in the name of a form."""
+GGUF_FORMS = tuple(f"{GGUF}{name}" for name in MIXES)
+"""The forms that are GGUF files, whole with the tokenizer."""
+GGUF_READERS = "llama.cpp, and Parallax on torch and mlx"

@@ -15,6 +15,7 @@ from parallax_quantize.calibration import WINDOW, LayerRunner, read_windows
 from parallax_quantize.choice import choose
 from parallax_quantize.folder import FolderWriter, appearing
 from parallax_quantize.forms import Layout
+from parallax_quantize.gguf.file import open_model
 from parallax_quantize.model import Quantizer
 from parallax_quantize.targets import Target, find_target
 
@@ -41,6 +42,23 @@ def quantize_model(
     with appearing(folder, quantizer.choice.num_bytes) as scratch:
         quantizer.write(FolderWriter(scratch), progress)
     return folder
+
+
+def write_gguf(model: str, form: str, out: Path | None, progress: Progress) -> Path:
+    """Write a model as a GGUF file, and return its path.
+
+    Args:
+        model: its name.
+        form: one of `parallax_quantize.gguf.mix.MIXES`.
+        out: the new file; None: one in the current folder, by the names of model and form.
+        progress: of fetching and quantising.
+    """
+    found = Catalog(PluginHost.prepare()).fetch(model, progress)
+    opened, name = open_model(found.path, form), name_model(found)
+    file = (out or Path(f"{name}-{form}.gguf")).expanduser().absolute()
+    with appearing(file, opened.num_bytes, is_file=True) as path:
+        opened.write(path, name, progress)
+    return file
 
 
 def prepare(host: PluginHost, found: ModelFolder, target: Target, text: Path | None) -> Quantizer:

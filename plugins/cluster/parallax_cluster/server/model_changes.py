@@ -185,23 +185,30 @@ class ModelChanges:
     def _find_model(self, wanted: WantedChange, host: ModelHost) -> ModelEntry:
         """Return the model that is to be changed; one to load that was never named becomes known."""
         known = self._models.known
+        self._check_name(wanted.model)
         if wanted.action == "unload":
             return self._find_ready(wanted.model)
         if wanted.action == "forget":
             return self._find_unloaded(wanted.model)
         found = self._models.look_up(wanted.model)
         if found is None:
-            name = host.name(wanted.model)
+            self._check_name(name := host.name(wanted.model))
             found = known.get(name) or ModelEntry(name, wanted.model)
         if found.hosted is not None:
             raise ChangeRefused(f"the model {found.id!r} is loaded already")
         known[found.id] = found
         return found
 
+    def _check_name(self, name: str) -> None:
+        """Refuse the name of a LoRA adapter, which would otherwise mean the model that it belongs to."""
+        if name in self._models.adapters:
+            raise ChangeRefused(f"{name!r} is a LoRA adapter, not a model", "POST /v1/unload_lora_adapter unloads it")
+
     def _find_replaced(self, wanted: WantedChange) -> ModelEntry | None:
         if wanted.action != "switch":
             return None
         if wanted.replaces is not None:
+            self._check_name(wanted.replaces)
             return self._find_ready(wanted.replaces)
         loaded = self._models.loaded
         if len(loaded) == 1:

@@ -1,0 +1,1 @@
+"""Writes models as GGUF files, in the types of llama.cpp."""
