@@ -43,7 +43,7 @@ BUDGETS = {
     "plugins/netcheck": 1_000,
     "plugins/observe": 1_630,
     "plugins/openapi": 550,
-    "plugins/operate": 900,
+    "plugins/operate": 1_290,
     "plugins/policies": 800,
     "plugins/quantize": 2_050,
     "plugins/sampling_torch": 1_500,
@@ -51,13 +51,13 @@ BUDGETS = {
     "plugins/server_gradient": 1_000,
     "plugins/server_ollama": 1_400,
     "plugins/simulate": 2_800,
-    "plugins/source_hub": 3_370,
+    "plugins/source_hub": 3_510,
     "plugins/source_pypi": 4_260,
     "plugins/stage_tools": 680,
     "plugins/tokenizers": 1_490,
     "plugins/transport_lattica": 3_100,
     "plugins/transport_zmq": 8_000,
-    "plugins/web": 1_330,
+    "plugins/web": 1_790,
 }
 """Lines of Python by folder; a folder within another counts apart."""
 

@@ -15,7 +15,7 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 CHUNK = 16384
 
@@ -146,6 +146,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(fault.status, b'{"error": "as ordered"}', fault.headers)
         elif path.startswith("/storage/"):
             self._send_content(self._find_blob(path.split("/")[2]), fault)
+        elif path == "/api/models":
+            self._send_found(parse_qs(urlsplit(self.path).query))
         elif path.startswith("/api/models/"):
             self._send_listing(path.removeprefix("/api/models/"))
         elif "/resolve/" in path:
@@ -164,6 +166,12 @@ class _Handler(BaseHTTPRequestHandler):
                     self.hub.faults.remove(fault)
                 return fault
         return Fault("")
+
+    def _send_found(self, query: Mapping[str, Sequence[str]]) -> None:
+        wanted, most = query["search"][0].lower(), int(query["limit"][0])
+        names = [name for name in self.hub.repos if wanted in name.lower()]
+        found = [_summarize(name, self.hub.repos[name]) for name in names]
+        self._answer(200, json.dumps(found[:most]).encode(), {})
 
     def _send_listing(self, rest: str) -> None:
         name, _, revision = rest.partition("/revision/")
@@ -223,6 +231,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(key, value)
         self.end_headers()
         self.wfile.write(body)
+
+
+def _summarize(name: str, repo: Repo) -> dict[str, Any]:
+    """Return what a list says of a model that has one of each `HubSource.search` asks for."""
+    files = repo.commits[repo.branches["main"]]
+    config = json.loads(files.get("config.json", b"{}"))
+    kinds = {"safetensors": ".safetensors", "gguf": ".gguf"}
+    there = {kind: {"total": 1000} for kind, ending in kinds.items() if any(each.endswith(ending) for each in files)}
+    named = {"config": {"architectures": config["architectures"]}} if "architectures" in config else {}
+    return {"_id": "1", "id": name, "downloads": 7, "gated": "manual" if repo.token else False, **there, **named}
 
 
 def _is_large(path: str) -> bool:

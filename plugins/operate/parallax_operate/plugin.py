@@ -1,4 +1,4 @@
-"""Offers routes for the settings and the API keys of a server."""
+"""Offers routes for the settings, the API keys and the stored models of a server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def parallax_register_dialects() -> Iterable[DialectSpec]:
     return [
         DialectSpec(
             name="operate",
-            summary="the settings of the server, and its API keys",
+            summary="the settings of the server, its API keys, and the models on its machine",
             open=Ref("parallax_operate.dialect:open_dialect"),
         )
     ]

@@ -11,6 +11,7 @@ from http import HTTPStatus
 from importlib.metadata import version
 from urllib.parse import quote, urlsplit
 
+import msgspec
 from huggingface_hub import HfApi, constants, get_session, hf_raise_for_status
 from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError: that of its HTTP client
     GatedRepoError,
@@ -31,6 +32,10 @@ from parallax_source_hub.partial_file import RemoteFile
 
 LONGEST_WAIT_S = 60.0
 """The most seconds to wait if the server asks for a pause before the next try."""
+SEARCH_S = 10.0
+"""The most seconds that the hub may take to list models."""
+LISTED = ("config", "downloads", "gated", "gguf", "safetensors")
+"""What it says of each."""
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)", re.ASCII)
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
@@ -96,6 +101,53 @@ class HubClient:
             hf_raise_for_status(response)
             begin, size = _read_range(response.status_code, response.headers)
             yield Incoming(begin, size, response.iter_bytes())
+
+
+class Weights(msgspec.Struct):
+    """What the hub says of the weights of a model."""
+
+    total: int | None = None
+    """The number of parameters."""
+
+
+class ModelConfig(msgspec.Struct):
+    """What the hub says of the config.json of a model."""
+
+    architectures: list[str] | None = None
+
+
+class ListedModel(msgspec.Struct):
+    """A model, as the hub lists it."""
+
+    id: str
+    downloads: int = 0
+    gated: bool | str = False
+    safetensors: Weights | None = None
+    gguf: Weights | None = None
+    config: ModelConfig | None = None
+
+
+def search_hub(text: str, most: int) -> list[ListedModel]:
+    """Return up to ``most`` models of the hub whose names contain ``text``, the most fetched first.
+
+    Raises:
+        ParallaxError: if the hub is not to be asked, cannot be reached, or refuses.
+    """
+    _set_up_library()
+    if constants.HF_HUB_OFFLINE:
+        hint = "leave out --offline, or unset PARALLAX_OFFLINE and HF_HUB_OFFLINE"
+        raise ParallaxError("the hub is not searched, since this server is offline", hint)
+    endpoint = _endpoint()
+    wanted = {"search": text, "limit": str(most), "sort": "downloads", "expand": list(LISTED)}
+    headers = build_hf_headers(library_name="parallax-core", library_version=version("parallax-core"))
+    with _translated(endpoint, "the list of models", "main"):
+        response = get_session().get(f"{endpoint}/api/models", params=wanted, headers=headers, timeout=SEARCH_S)
+        hf_raise_for_status(response)
+    try:
+        return msgspec.json.decode(response.content, type=list[ListedModel])[:most]
+    except msgspec.MsgspecError as error:
+        message = f"{endpoint} does not answer like a hub of models: {error}"
+        raise ParallaxError(message, "check HF_ENDPOINT, and whether a proxy or login page is in between") from error
 
 
 def _read_range(status: int, headers: Mapping[str, str]) -> tuple[int, int | None]:

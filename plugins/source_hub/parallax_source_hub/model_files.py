@@ -89,5 +89,14 @@ def choose_weights(name: str, listing: Sequence[RemoteFile], folder: Path) -> li
     return [root[shard] for shard in shards]
 
 
+def weigh_formats(listing: Sequence[RemoteFile]) -> dict[str, int]:
+    """Return the bytes of the weights of each format: by the quantisation in GGUF, and of safetensors by ``""``."""
+    found = {kind: sum(file.size for file in files) for kind, files in list_kinds(listing).items()}
+    weights = [file for file in listing if _is_weights(file)]
+    if size := sum(file.size for file in [each for each in weights if each.name == SINGLE] or weights):
+        found[""] = size
+    return found
+
+
 def _is_weights(file: RemoteFile) -> bool:
     return file.name.endswith(".safetensors") and not any(fnmatchcase(file.name, dup) for dup in DUPLICATES)

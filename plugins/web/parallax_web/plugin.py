@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from parallax_core.api import HttpSurface, PageServer, Ref, Settings, SettingsSpec, hookimpl
+from parallax_core.api import DialectSpec, HttpSurface, PageServer, Ref, Settings, SettingsSpec, hookimpl
 from parallax_web.settings import WebSettings
 
 PATH = "/app"
@@ -28,6 +28,18 @@ def parallax_configure(config: Settings) -> None:
     """Keep the settings for the server."""
     global chosen  # noqa: PLW0603 -- hooks are functions of a module
     chosen = config.section(WebSettings)
+
+
+@hookimpl
+def parallax_register_dialects() -> Iterable[DialectSpec]:
+    """Offer the routes of conversations that the server keeps."""
+    return [
+        DialectSpec(
+            name="chats",
+            summary="conversations that the server keeps, if a file is set for them",
+            open=Ref("parallax_web.chat_routes:open_dialect"),
+        )
+    ]
 
 
 @hookimpl

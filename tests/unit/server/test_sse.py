@@ -45,6 +45,18 @@ async def test_stream_that_waits_is_kept_alive_by_comments() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("path", ["/v1/cluster/events", "/v1/requests/events"])
+async def test_stream_of_changes_is_kept_alive_where_nothing_changes(path: str) -> None:
+    async with Listening() as server:
+        client = await server.connect()
+        client.send(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        text = b""
+        while text.count(COMMENT) < 2:
+            text += await client.reader.read(2**16)
+        assert text.count(b"event: ") == 1
+
+
+@pytest.mark.usefixtures("impatient")
 def test_official_client_skips_the_comments() -> None:
     with Threaded() as server:
         server.listening.site.stage.before_step = lambda batch: time.sleep(0.15)

@@ -17,7 +17,7 @@ export class ApiError extends Error {
 }
 
 interface Options {
-  method?: "GET" | "POST" | "DELETE";
+  method?: "GET" | "POST" | "PUT" | "DELETE";
   body?: unknown;
   signal?: AbortSignal;
   /** An API key, in place of the session of this browser. */
@@ -37,7 +37,7 @@ export async function send(path: string, { method, body, signal, key }: Options 
   try {
     response = await fetch(new URL(path, server), init);
   } catch (error) {
-    if (signal?.aborted) throw error;
+    if (isLeft(signal)) throw error;
     throw new ApiError(0, "the server does not answer");
   }
   if (!response.ok) throw await readError(response);
@@ -56,10 +56,13 @@ export async function* follow(path: string, options?: Options): AsyncGenerator<S
   try {
     yield* readEvents(response.body!);
   } catch (error) {
-    if (options?.signal?.aborted) throw error;
+    if (isLeft(options?.signal)) throw error;
     throw new ApiError(0, "the connection has broken");
   }
 }
+
+/** Whether a request was given up because nobody wants its answer any more, and not since it took too long. */
+const isLeft = (signal?: AbortSignal) => signal?.aborted && (signal.reason as Error | undefined)?.name !== "TimeoutError";
 
 async function readError(response: Response): Promise<ApiError> {
   try {

@@ -159,6 +159,32 @@ export function findSlowest(replica: Replica): Stage | undefined {
   return measured.reduce((a, b) => (b.step_seconds!.median > a.step_seconds!.median ? b : a));
 }
 
+/** A hop between two stages that follow each other. */
+export interface Hop {
+  from: string;
+  to: string;
+  link: Link;
+}
+
+/** Return the hop of a replica that takes longest; undefined: it has none, or none was measured. */
+export function findSlowestHop(cluster: Cluster, replica: Replica): Hop | undefined {
+  let slowest: Hop | undefined;
+  for (const [place, { node: from }] of replica.stages.entries()) {
+    const to = replica.stages[place + 1]?.node;
+    const link = to ? findLink(cluster, from, to) : undefined;
+    if (to && link && link.round_trip_seconds > (slowest?.link.round_trip_seconds ?? 0)) slowest = { from, to, link };
+  }
+  return slowest;
+}
+
+/** Return the bytes of memory for weights that a cluster has, what it has loaded already counted as free. */
+export function findRoom(cluster: Cluster | undefined, freeHere: number | null): number | undefined {
+  const told = cluster?.nodes.filter((each) => each.profile && !each.drained) ?? [];
+  if (told.length) return told.reduce((sum, each) => sum + each.profile!.memory, 0);
+  const loaded = cluster?.replicas.flatMap((each) => each.stages).reduce((sum, each) => sum + each.weight_bytes, 0) ?? 0;
+  return freeHere === null ? undefined : freeHere + loaded;
+}
+
 /** Return the link from a node to another, as either of them has measured it. */
 export function findLink(cluster: Cluster, from: string, to: string): Link | undefined {
   const links = (name: string, peer: string) =>

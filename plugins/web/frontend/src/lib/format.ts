@@ -31,3 +31,10 @@ export function clock(value: number, language: string): string {
   const time = then.toLocaleTimeString(language, { hour12: false });
   return then.toDateString() === new Date().toDateString() ? time : `${then.toLocaleDateString(language)} ${time}`;
 }
+
+/** Write a large number: of parameters, or of downloads. */
+export function count(value: number): string {
+  for (const [unit, name] of [[1e9, "B"], [1e6, "M"], [1e3, "k"]] as const)
+    if (value >= unit) return `${value >= 10 * unit ? Math.round(value / unit) : (value / unit).toFixed(1)} ${name}`;
+  return `${value}`;
+}

@@ -6,6 +6,8 @@ import { apply, type Cluster } from "./cluster";
 /** Seconds between two looks at what events leave out: loads and times. */
 const LOOK_S = 2;
 const RETRY_S = 1.5;
+/** The most seconds that the server may take to answer before it counts as gone. */
+const MOST_S = 10;
 /** Seconds between two tries by a client that may not see the cluster, or on a server that has none. */
 const UNSHOWN_S = 10;
 
@@ -18,6 +20,7 @@ interface Session {
 export interface ServedModel {
   id: string;
   max_model_len?: number;
+  status?: string;
 }
 
 class Live {
@@ -29,14 +32,18 @@ class Live {
   /** Whether the server wants an API key, and this browser has no session. */
   isRefused = $state(false);
   version = $state("");
+  /** Ends the stream of events, to begin another at once. */
+  #again = new AbortController();
 
   /** Follow the server until the page is closed. */
   async run(): Promise<never> {
     void this.#look();
+    window.addEventListener("online", () => this.#reconnect());
     for (let wait = RETRY_S; ; ) {
+      this.#again = new AbortController();
       try {
         await this.refresh();
-        for await (const { name, data } of follow("v1/cluster/events")) {
+        for await (const { name, data } of follow("v1/cluster/events", { signal: this.#again.signal })) {
           this.isConnected = true;
           if (name === "cluster") this.cluster = JSON.parse(data) as Cluster;
           else if (this.cluster) this.cluster = apply(this.cluster, name, JSON.parse(data));
@@ -47,13 +54,13 @@ class Live {
         this.#note(error);
         wait = this.isConnected ? UNSHOWN_S : RETRY_S;
       }
-      await new Promise((resolve) => setTimeout(resolve, wait * 1000));
+      if (!this.#again.signal.aborted) await new Promise((resolve) => setTimeout(resolve, wait * 1000));
     }
   }
 
   /** Read everything anew. */
   async refresh(): Promise<void> {
-    this.session = await call<Session>("session");
+    this.session = await call<Session>("session", { signal: AbortSignal.timeout(MOST_S * 1000) });
     await this.#readModels();
     this.isConnected = true;
     this.isRefused = false;
@@ -69,11 +76,16 @@ class Live {
       await new Promise((resolve) => setTimeout(resolve, LOOK_S * 1000));
       if (document.hidden || !this.cluster || !this.isConnected) continue;
       try {
-        this.cluster = await call<Cluster>("v1/cluster");
+        this.cluster = await call<Cluster>("v1/cluster", { signal: AbortSignal.timeout(MOST_S * 1000) });
       } catch (error) {
         this.#note(error);
+        if (!this.isConnected) this.#reconnect(); // the stream of events may be lost without an end
       }
     }
+  }
+
+  #reconnect(): void {
+    this.#again.abort(new DOMException("the connection may be lost", "TimeoutError"));
   }
 
   #note(error: unknown): void {

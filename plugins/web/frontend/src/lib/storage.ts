@@ -48,6 +48,8 @@ export interface Heading {
   title: string;
   folder: string;
   updated: number;
+  /** The version on the server that this browser has last read or written there. */
+  base?: number;
 }
 
 interface Schema extends DBSchema {
@@ -90,6 +92,18 @@ export async function deleteConversation(id: string): Promise<void> {
   await Promise.all([both.objectStore("headings").delete(id), both.objectStore("conversations").delete(id), both.done]);
 }
 
+/** Return the ids of conversations in which somebody has written a text, until `signal` says that nobody waits for it. */
+export async function findTexts(text: string, signal: AbortSignal): Promise<Set<string>> {
+  const wanted = text.toLowerCase();
+  const found = new Set<string>();
+  let cursor = await (await open()).transaction("conversations").store.openCursor();
+  for (; cursor && !signal.aborted; cursor = await cursor.continue()) {
+    const { id, messages } = cursor.value;
+    if (messages.some((each) => each.text.toLowerCase().includes(wanted))) found.add(id);
+  }
+  return found;
+}
+
 /** What an export has: all conversations of this browser. */
 export interface Exported {
   format: "parallax-conversations-1";
@@ -119,7 +133,7 @@ export async function importAll(text: string): Promise<number> {
       throw new Error("this file is no export of conversations");
     const id = newId();
     await writeConversation({ ...conversation, id });
-    await writeHeading({ ...heading, id });
+    await writeHeading({ ...heading, id, base: undefined });
   }
   return found.conversations.length;
 }
