@@ -18,26 +18,15 @@ OLD = {
 }
 """What a command is written as now; the old spelling works in version 0.1."""
 
+SERVED = [f"models {name}" for name in ("served", "load", "unload", "switch", "forget")]
 OWNERS = {
-    "batch": "parallax-batch",
-    "bench": "parallax-bench",
-    "chat": "parallax-chat",
-    "cluster": "parallax-cluster",
-    "config": "parallax-manage",
-    "doctor": "parallax-manage",
-    "engines": "parallax-engines",
-    "join": "parallax-cluster",
+    **{name: f"parallax-{name}" for name in ("batch", "bench", "chat", "cluster", "engines", "simulate")},
+    **dict.fromkeys(["join", "nodes", "run", "status", *SERVED], "parallax-cluster"),
+    **dict.fromkeys(["config", "doctor", "models", "plugins"], "parallax-manage"),
     "keys": "parallax-transport-zmq",
-    "network": "parallax-netcheck",
-    "nodes": "parallax-cluster",
-    "models": "parallax-manage",
-    **{f"models {name}": "parallax-cluster" for name in ("served", "load", "unload", "switch", "forget")},
     "models quantize": "parallax-quantize",
-    "plugins": "parallax-manage",
+    "network": "parallax-netcheck",
     "plugins new": "parallax-scaffold",
-    "run": "parallax-cluster",
-    "simulate": "parallax-simulate",
-    "status": "parallax-cluster",
 }
 """The distributions of this project whose commands users look for."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 MODEL = "name the model itself, as in `parallax {command} MODEL`"
 RELAY = "see `parallax {command} --help` for --relay, which needs a machine of your own that all can reach"
+UNREPORTED = "leave it out: nothing is reported to anybody"
+URL = "write --url http://ADDRESS:PORT/v1, the address that the server prints"
 JOIN = "give `parallax join` the code that `parallax run` prints, or its address"
 OPTIONS: dict[str, dict[str, str]] = {
     "-m": {"run": MODEL, "serve": MODEL, "worker": MODEL},
@@ -11,21 +13,12 @@ OPTIONS: dict[str, dict[str, str]] = {
     "--model-path": {"run": MODEL, "serve": MODEL, "worker": MODEL, "join": "the server says which model it is"},
     "-n": {"run": "write --nodes N, or leave it out: every machine that joins takes part"},
     "--init-nodes-num": {"run": "write --nodes N, or leave it out: every machine that joins takes part"},
-    "-s": {"join": JOIN, "chat": "write --url http://ADDRESS:PORT/v1, the address that the server prints"},
-    "--scheduler-addr": {
-        "join": JOIN,
-        "chat": "write --url http://ADDRESS:PORT/v1, the address that the server prints",
-    },
+    "-s": {"join": JOIN, "chat": URL},
+    "--scheduler-addr": {"join": JOIN, "chat": URL},
     "-r": {"run": RELAY, "join": RELAY, "chat": "leave it out: what `parallax join` forwards needs no relay here"},
     "--use-relay": {"run": RELAY, "join": RELAY},
-    "-u": {
-        "run": "leave it out: nothing is reported to anybody",
-        "join": "leave it out: nothing is reported to anybody",
-    },
-    "--skip-upload": {
-        "run": "leave it out: nothing is reported to anybody",
-        "join": "leave it out: nothing is reported to anybody",
-    },
+    "-u": {"run": UNREPORTED, "join": UNREPORTED},
+    "--skip-upload": {"run": UNREPORTED, "join": UNREPORTED},
     "--max-batch-size": {"join": "give the server --max-running: it decides how many requests run at once"},
     "--max-sequence-length": {"join": "leave it out: the server derives the length from the memory of all machines"},
     "--max-num-tokens-per-batch": {"join": "give the server --set max_batch_tokens=N"},

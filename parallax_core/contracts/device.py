@@ -43,6 +43,10 @@ class DeviceSpeed:
     """Seconds that a step takes besides its layers."""
     layer_s: float = 0.0
     """Seconds that each layer of a step takes besides reading and computing."""
+    expert_layer_s: float = 0.0
+    """The same of a layer with experts, of which a token meets eight; 0: not measured."""
+    forms: tuple[tuple[float, float, float], ...] = ()
+    """What weights in one form or another, such as codes of 4 bits, have: bytes of each, ``flops``, ``bandwidth``."""
 
 
 class DeviceBenchmark(Protocol):

@@ -37,6 +37,10 @@ class DeviceProfile:
     """Seconds that a step takes besides its layers."""
     layer_s: float = 0.0
     """Seconds that each layer of a step takes besides reading and computing, such as for starting kernels."""
+    expert_layer_s: float = 0.0
+    """The same of a layer with experts; 0: not measured."""
+    forms: tuple[tuple[float, float, float], ...] = ()
+    """What was measured with weights in several forms; see `DeviceSpeed.forms`. They count by the bytes of a number."""
     name: str = ""
     """The product, such as ``RTX4090``."""
     total_memory: int = 0

@@ -72,7 +72,7 @@ class Pacer:
 
     def __init__(self, clock: StageClock, target_s: float | None = None) -> None:
         """Pace the stages that ``clock`` measures; ``target_s`` None: see above; infinity: no limit."""
-        self._clock = clock
+        self.clock = clock
         self._target_s = target_s
         self._ratio = RATIO
         self._decodes = StepSize()
@@ -83,7 +83,7 @@ class Pacer:
 
     def make_budget(self, decodes: StepSize, load: StreamLoad) -> PromptBudget:
         """Return the budget of a step with ``decodes``."""
-        clock, costs = self._clock, self._clock.costs
+        clock, costs = self.clock, self.clock.costs
         is_beside = decodes.num_decodes > 0 or load.is_in_flight
         if not is_beside or not costs.num_steps or self._target_s == math.inf:
             return PromptBudget(costs)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection, Iterable
+from operator import attrgetter
 
 from parallax_core.base.ids import SeqId
 from parallax_core.contracts.policy import QueueView
 from parallax_core.engine.pending_mask import PendingMask
 from parallax_core.engine.sequence import Sequence
-from parallax_core.engine.waiting import ReadyList, WaitingQueue
+from parallax_core.engine.waiting import WaitingQueue
 
 HOLD_SHARE = 0.2
 """The part of its own time for which a step waits for masks that are quick as a rule, so that answers under grammars
@@ -25,7 +27,8 @@ class Readiness:
     """
 
     def __init__(self) -> None:
-        self._ready = ReadyList()
+        self._ready: OrderedDict[Sequence, None] = OrderedDict()
+        """Those that could have a row in the next step, on the stages or not, the longest ready first."""
         self._waiting = WaitingQueue()
         self._new: list[PendingMask] = []
         self._pending: dict[Sequence, PendingMask] = {}
@@ -49,7 +52,8 @@ class Readiness:
 
     def replace(self, live: Iterable[Sequence]) -> None:
         """Mark exactly those of ``live`` as ready that are not being drawn and need no mask."""
-        self._ready.replace([each for each in live if each.can_draw and not each.is_drawing])
+        ready = [each for each in live if each.can_draw and not each.is_drawing]
+        self._ready = OrderedDict.fromkeys(sorted(ready, key=attrgetter("ready_since")))
 
     def settle(self, sequences: Iterable[Sequence], now: float | None = None) -> None:
         """Mark sequences as ready, and as waiting if they are not on the stages, or ask for their masks.
@@ -63,7 +67,7 @@ class Readiness:
             if not sequence.can_draw:
                 self._ask(sequence, now)
                 continue
-            self._ready.add(sequence)
+            self._ready.setdefault(sequence)
             if sequence.seq is None:
                 self._waiting.add(sequence)
 
@@ -84,7 +88,7 @@ class Readiness:
         """Note that a sequence has a row in a step that departs."""
         self._held_since = None
         if sequence.is_drawing:
-            self._ready.discard(sequence)
+            self._ready.pop(sequence, None)
 
     def note_step(self, seconds: float) -> None:
         """Note how long the latest step took, from its departure to its result."""
@@ -93,14 +97,14 @@ class Readiness:
     def drop(self, sequence: Sequence) -> None:
         """Forget a sequence that is over."""
         sequence.is_over = True
-        self._ready.discard(sequence)
+        self._ready.pop(sequence, None)
         self._waiting.discard(sequence)
         self._pending.pop(sequence, None)
         self._quick.discard(sequence)
 
     def view(self, now: float, num_in_flight: int) -> QueueView | None:
         """Return a batching policy's view of the ready sequences, or None without any."""
-        if (first := self._ready.oldest) is None:
+        if (first := next(iter(self._ready), None)) is None:
             return None
         oldest = now - first.ready_since
         return QueueView(num_ready=len(self._ready), oldest_wait_s=oldest, num_in_flight=num_in_flight)

@@ -57,6 +57,8 @@ class Scheduler:
         self._prompts = PromptBudget(StepCosts())
         self._num_prompt = 0
         """The number of prompt tokens chosen."""
+        self._is_lone = False
+        """Whether no sequence is beside another one."""
         self._is_short = False
         """Whether a running sequence has prompt tokens that are not in the step."""
         self._is_ordered = False
@@ -71,6 +73,7 @@ class Scheduler:
         if not self._ledger.is_rewindable:
             self._branch(claim, room)
         self._ranked = sorted(self._cache.running.values(), key=RANK)
+        self._is_lone = len(self._ranked) + len(self._waiting) == 1
         running = [one for one in self._ranked if one.is_ready]
         decodes = [one for one in running if one.num_missing == 1]
         for sequence in decodes:
@@ -173,6 +176,9 @@ class Scheduler:
         is_prompt = sequence.num_missing != 1
         if is_prompt:
             wanted = self._prompts.limit(sequence.planned, wanted)
+        if is_prompt and self._is_lone:
+            uncached = sequence.num_tokens - (sequence.num_cached or 0)
+            wanted = min(wanted, self._pacer.clock.cut_prompt(uncached, budget))
         if self._cache.interval:
             self._cache.keep_due(sequence, claim)
             wanted = self._cache.limit_row(sequence, wanted)

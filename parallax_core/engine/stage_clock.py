@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from parallax_core.contracts.stage import Row
 from parallax_core.contracts.status import StepTime
+from parallax_core.engine.prompt_pieces import choose_piece
 from parallax_core.engine.step_cost import StepCosts, StepSize, measure_rows
 from parallax_core.engine.step_limit import StepLimit
 
@@ -159,17 +160,16 @@ class StageClock:
     def note_finished(self, steps: Sequence[FinishedStep]) -> None:
         """Learn from steps of which all is known, as `note` and `arrive` do one by one; for simulations.
 
-        The limits for steps that hang, and the counts of steps and tokens, are left as they are.
+        The counts of steps and tokens are left as they are.
         """
-        for size, seconds, departed, returned, num_before in steps:
-            slowest = max(seconds)
-            self.costs.note(size, slowest)
-            for recent, each_s in zip(self._seconds, seconds, strict=True):
+        for step in steps:
+            self._learn(step)
+            for recent, limit, each_s in zip(self._seconds, self._limits, step.seconds, strict=True):
                 recent.append(each_s)
+                limit.note(step.size.num_decodes + step.size.num_prompt, each_s)
             if self.num_stages > 1:
-                self._round_trips.append(returned - departed)
-                self._slowest.append(slowest)
-            self._note_links(size, num_before, returned - departed - sum(seconds))
+                self._round_trips.append(step.returned - step.departed)
+                self._slowest.append(max(step.seconds))
         if self.num_stages > 1:
             self._fit_in_flight()
 
@@ -189,6 +189,13 @@ class StageClock:
             few_s, many_s = (max(steps * each_s, spread * each_s + waits_s) for steps, each_s in times)
             self._known = key, many_s < few_s
         return self._known[1]
+
+    def cut_prompt(self, num_tokens: int, most: int) -> int:
+        """Return the tokens of each piece of a prompt that is alone: at most ``most``; see `choose_piece`."""
+        if self.num_stages == 1 or num_tokens <= 1:
+            return num_tokens
+        stages = [limit.list_typical() for limit in self._limits]
+        return min(most, choose_piece(stages, num_tokens, most, self.links_s, self.most_in_flight))
 
     def _fit_in_flight(self) -> None:
         fitting = round(min(self._round_trips) / median(self._slowest))
@@ -219,16 +226,16 @@ class StageClock:
 
     def _conclude(self, times: StepTimes) -> None:
         """Learn from a step once its answers and all reports are here."""
-        if times.returned is None or len(times.seconds) < self.num_stages:
-            return
-        if times.size != StepSize():
-            self.costs.note(times.size, max(times.seconds.values()))
-            on_links = times.returned - times.departed - sum(times.seconds.values())
-            self._note_links(times.size, times.num_before, on_links)
+        if times.returned is not None and len(times.seconds) == self.num_stages and times.size != StepSize():
+            seconds = tuple(times.seconds.values())
+            self._learn(FinishedStep(times.size, seconds, times.departed, times.returned, times.num_before))
 
-    def _note_links(self, size: StepSize, num_before: int, seconds: float) -> None:
-        """Learn from the seconds that a step was not computed: of a lone one, those of the links."""
+    def _learn(self, step: FinishedStep) -> None:
+        """Learn the costs of steps and the time on links from a step."""
+        size, seconds, departed, returned, num_before = step
+        self.costs.note(size, max(seconds))
+        waited_s = max(0.0, returned - departed - sum(seconds))
         if not num_before:
-            self._hops.append(max(0.0, seconds) / (self.num_stages + 1))
+            self._hops.append(waited_s / (self.num_stages + 1))
         if num_before < self.num_stages and not size.num_prompt:
-            self._waits.append(max(0.0, seconds))
+            self._waits.append(waited_s)

@@ -1,9 +1,8 @@
-"""The sequences waiting for admission or ready for a row, at a constant cost per step."""
+"""The sequences waiting for admission, at a constant cost per step."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 
 from parallax_core.base.ids import SeqId
 from parallax_core.engine.priority import PriorityQueue
@@ -79,36 +78,3 @@ class WaitingQueue:
         followers.discard(sequence)
         del self._sources[sequence]
         self.add(sequence)
-
-
-class ReadyList:
-    """Sequences that could have a row in the next step, on the stages or not, the longest ready first.
-
-    They are added in the order of `Sequence.ready_since`.
-    """
-
-    def __init__(self) -> None:
-        self._ready: OrderedDict[Sequence, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._ready)
-
-    def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._ready)
-
-    @property
-    def oldest(self) -> Sequence | None:
-        """The sequence that has been ready for the longest time."""
-        return next(iter(self._ready), None)
-
-    def add(self, sequence: Sequence) -> None:
-        """Mark a sequence as ready; one that is ready keeps its position."""
-        self._ready.setdefault(sequence)
-
-    def discard(self, sequence: Sequence) -> None:
-        """Mark a sequence as not ready."""
-        self._ready.pop(sequence, None)
-
-    def replace(self, sequences: Iterable[Sequence]) -> None:
-        """Mark exactly these sequences as ready."""
-        self._ready = OrderedDict.fromkeys(sorted(sequences, key=lambda sequence: sequence.ready_since))

@@ -245,7 +245,9 @@ class BackendConformance(LeaseChecks, LifeChecks):
         for name in ("flops", "bandwidth"):
             value = getattr(speed, name)
             assert 0 < value < math.inf, broken(f"{name} is {value}", MEASURES)
-        for name in ("step_s", "layer_s"):
+        for form in speed.forms:
+            assert all(0 < value < math.inf for value in form), broken(f"forms has {form}", MEASURES)
+        for name in ("step_s", "layer_s", "expert_layer_s"):
             value = getattr(speed, name)
             assert 0 <= value < math.inf, broken(f"{name} is {value}", MEASURES)
         fault = f"{memory.free} of {memory.total} bytes are free"

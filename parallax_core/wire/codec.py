@@ -22,7 +22,7 @@ from parallax_core.wire.header import Header, MaskHeader, ResultHeader, StepHead
 from parallax_core.wire.messages import CoreMessage, Mask, Message, Result, Step
 from parallax_core.wire.versions import find_tag, find_versions
 
-WIRE_VERSION = 15
+WIRE_VERSION = 16
 """Raised whenever the bytes of any message change; nodes of different versions refuse to connect."""
 
 VERSION_BYTE = bytes([WIRE_VERSION])

@@ -24,6 +24,7 @@ SUBJECTS = {
         "pages/random_edits",
         "placement/borders",
         "placement/golden",
+        "placement/large_fleets",
         "placement/published",
         "plugins/hooks",
         "server/answers",

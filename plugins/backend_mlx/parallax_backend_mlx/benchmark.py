@@ -5,7 +5,7 @@ from __future__ import annotations
 from parallax_backend_mlx.backend import MlxBackend
 from parallax_backend_mlx.malloc import keep_memory
 from parallax_backend_mlx.memory import find_room
-from parallax_backend_mlx.runtime import BLAS, Linear, Module, mx
+from parallax_backend_mlx.runtime import BLAS, Linear, Module, QuantizedLinear, mx
 from parallax_backend_mlx.transposed_weights import turn_module
 from parallax_core.api import DeviceMemory, DevicePlan, DeviceSpeed, Machine, ParallaxError, Unsupported, format_bytes
 from parallax_stage_tools.overhead import measure_overhead
@@ -18,6 +18,8 @@ NUM_MATRICES = 16
 PREFILL_ROWS = {"gpu": 1024, "fast": 128, "slow": 16}
 """Rows on a GPU, and on a CPU with and without a fast BLAS."""
 DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
+CODES = (4, 8)
+"""The bits of codes that are measured on a GPU, where they stay codes, in groups of 64."""
 FREE_SHARE = 0.25
 """The share of the free memory that matrices may take."""
 OVERHEAD = 0.2
@@ -54,23 +56,29 @@ class MlxBenchmark:
         """
         if not self._is_gpu:
             keep_memory()
-        products = measure_products(_Matrices(self._dtype, is_gpu=self._is_gpu), limit_s * (1 - OVERHEAD))
-        mx.clear_cache()
+        kinds, forms = (0, *CODES) if self._is_gpu else (0,), list[tuple[float, float, float]]()
+        for bits in kinds:
+            matrices = Matrices(self._dtype, bits, is_gpu=self._is_gpu)
+            products = measure_products(matrices, limit_s * (1 - OVERHEAD) / len(kinds))
+            forms.append((matrices.number_bytes, *products))
+            mx.clear_cache()
         overhead = measure_overhead(MlxBackend(), self._plan, limit_s * OVERHEAD)
-        return DeviceSpeed(
-            flops=products.flops, bandwidth=products.bandwidth, step_s=overhead.step_s, layer_s=overhead.layer_s
-        )
+        _, flops, bandwidth = forms[0]
+        measured = tuple(forms) if len(forms) > 1 else ()
+        return DeviceSpeed(flops=flops, bandwidth=bandwidth, forms=measured, **overhead._asdict())
 
 
-class _Matrices:
+class Matrices:
     """See `parallax_stage_tools.products.Products`."""
 
-    def __init__(self, dtype: mx.Dtype, *, is_gpu: bool) -> None:
-        self._dtype, self._side = dtype, SIDE["gpu" if is_gpu else "cpu"]
+    def __init__(self, dtype: mx.Dtype, bits: int, *, is_gpu: bool) -> None:
+        self._dtype, self._bits, self._side = dtype, bits, SIDE["gpu" if is_gpu else "cpu"]
+        self.number_bytes = bits / 8 + 4 / 64 if bits else float(dtype.size)
         self._turns = not is_gpu and dtype == mx.float32
         self.prefill_rows = PREFILL_ROWS["gpu" if is_gpu else "slow" if BLAS.is_slow else "fast"]
-        one = self._side**2 * dtype.size
-        self.num_matrices = min(NUM_MATRICES, int(find_room() * FREE_SHARE // one))
+        one = self._side**2 * self.number_bytes
+        most = int(NUM_MATRICES * dtype.size / self.number_bytes)
+        self.num_matrices = min(most, int(find_room() * FREE_SHARE // one))
         self._made: list[Module] = []
         if not self.num_matrices:
             message = f"the benchmark needs {format_bytes(one / FREE_SHARE)} of free memory"
@@ -78,12 +86,14 @@ class _Matrices:
 
     def add_matrix(self) -> tuple[int, int]:
         """Make one more matrix."""
-        layer = Linear(self._side, self._side, bias=False)
-        layer.weight = mx.zeros((self._side, self._side), dtype=self._dtype)
-        size = int(layer.weight.nbytes)
-        self._made.append((turn_module(layer) if self._turns else None) or layer)
+        if self._bits:
+            self._made.append(QuantizedLinear(self._side, self._side, bias=False, bits=self._bits))
+        else:
+            layer = Linear(self._side, self._side, bias=False)
+            layer.weight = mx.zeros((self._side, self._side), dtype=self._dtype)
+            self._made.append((turn_module(layer) if self._turns else None) or layer)
         mx.eval(self._made[-1].parameters())  # type: ignore[no-untyped-call]
-        return self._side**2, size
+        return self._side**2, int(self._side**2 * self.number_bytes)
 
     def multiply(self, rows: int, num_matrices: int) -> None:
         """Multiply, and wait."""

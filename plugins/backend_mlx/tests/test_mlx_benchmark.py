@@ -10,6 +10,7 @@ import pytest
 from parallax_backend_mlx import benchmark
 from parallax_backend_mlx.benchmark import MlxBenchmark
 from parallax_backend_mlx.plugin import parallax_register_backends
+from parallax_backend_mlx.runtime import mx
 from parallax_core.api import DevicePlan, DType, ParallaxError, Unsupported
 
 
@@ -21,6 +22,14 @@ def test_device_is_measured() -> None:
     assert 0 < memory.free <= memory.total
     assert all(0 < each < math.inf for each in (speed.flops, speed.bandwidth))
     assert all(0 <= each < 1 for each in (speed.step_s, speed.layer_s))
+
+
+@pytest.mark.parametrize("bits", benchmark.CODES)
+def test_codes_are_multiplied_as_codes(bits: int) -> None:
+    matrices = benchmark.Matrices(mx.float32, bits, is_gpu=False)
+    assert matrices.add_matrix() == (2048**2, 2048**2 * (bits + 0.5) / 8)
+    matrices.multiply(1, 1)
+    assert matrices.num_matrices > 16
 
 
 def test_unknown_dtype_is_refused() -> None:

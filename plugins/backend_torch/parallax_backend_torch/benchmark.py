@@ -10,10 +10,14 @@ import torch
 from parallax_backend_torch.backend import TorchBackend
 from parallax_backend_torch.decoder import Decoder
 from parallax_backend_torch.devices import choose_device, choose_factory, find_room, free_memory
+from parallax_backend_torch.experts import Experts, SoftmaxRoute, build_experts
 from parallax_backend_torch.kernels.linear import Packed
-from parallax_backend_torch.kernels.rows import TensorRows
+from parallax_backend_torch.kernels.rows import TensorRows, WeightKind
 from parallax_backend_torch.layer_factory import LayerFactory
+from parallax_backend_torch.mlp import Mixer
 from parallax_backend_torch.settings import TorchSettings
+from parallax_backend_torch.sizes import KIND_BYTES
+from parallax_backend_torch.weights import Weights
 from parallax_core.api import (
     DeviceMemory,
     DevicePlan,
@@ -24,6 +28,7 @@ from parallax_core.api import (
     StagePlan,
     Tensor,
     format_bytes,
+    read_config,
 )
 from parallax_stage_tools.overhead import measure_overhead
 from parallax_stage_tools.products import measure_products
@@ -31,7 +36,7 @@ from parallax_stage_tools.products import measure_products
 SIDE = {"cpu": 2048, "cuda": 8192}
 """Rows and columns of a matrix."""
 NUM_MATRICES = 16
-"""In bfloat16 they take 128 MiB on a CPU and 2 GiB on a GPU: more than the caches hold."""
+"""In bfloat16 they take 128 MiB on a CPU and 2 GiB on a GPU: more than the caches hold. There are more of codes."""
 PREFILL_ROWS = {"cpu": 128, "cuda": 2048}
 FREE_SHARE = 0.25
 """The share of the free memory that matrices may take."""
@@ -67,31 +72,55 @@ class TorchBenchmark:
             ParallaxError: if there is too little free memory for a matrix.
         """
         factory = choose_factory(self._stage, self._settings, [Tensor("bfloat16", (1, 1), bytes(2))])
-        products = measure_products(_Matrices(factory), limit_s * (1 - OVERHEAD))
-        free_memory(self._device)
+        kinds, forms = self._list_kinds(factory), list[tuple[float, float, float]]()
+        for kind in kinds:
+            matrices = _Matrices(factory, kind)
+            products = measure_products(matrices, limit_s * (1 - OVERHEAD) / len(kinds))
+            forms.append((matrices.number_bytes, *products))
+            free_memory(self._device)
         overhead = measure_overhead(_Plain(), self._plan, limit_s * OVERHEAD)
-        return DeviceSpeed(
-            flops=products.flops, bandwidth=products.bandwidth, step_s=overhead.step_s, layer_s=overhead.layer_s
-        )
+        _, flops, bandwidth = forms[0]
+        measured = tuple(forms) if len(forms) > 1 else ()
+        return DeviceSpeed(flops=flops, bandwidth=bandwidth, forms=measured, **overhead._asdict())
+
+    def _list_kinds(self, factory: LayerFactory) -> list[WeightKind]:
+        """Return the form of most matrices, then those in which codes are kept."""
+        usual = factory.choose_kind(None, "layer")
+        if factory.device.type != "cpu" or not factory.keeps_blocks or self._plan.dtype == "float32":
+            return [usual]
+        return [usual, "int4", "int8_low"]
 
 
 class _Plain(TorchBackend):
-    """Opens stages of plain layers, without the adapter of a model."""
+    """Opens stages of plain layers, or of such with experts, without the adapter of a model."""
 
     def open_stage(self, plan: StagePlan) -> Stage:
         """Load the layers of ``plan``."""
-        return super().open_stage(replace(plan, blocks=Decoder))
+        blocks = _Sparse if "num_experts" in read_config(plan.model) else Decoder
+        return super().open_stage(replace(plan, blocks=blocks))
+
+
+class _Sparse(Decoder):
+    """Plain layers with experts."""
+
+    def build_mixer(self, index: int, weights: Weights) -> Mixer:
+        """Build experts."""
+        del index
+        weights, experts = weights.within("mlp"), build_experts(weights.within("mlp"), self.config.count("num_experts"))
+        route = SoftmaxRoute(self.config.count("num_experts_per_tok"), is_normalised=True)
+        return Experts(weights.make_linear("gate", purpose="router"), experts, route)
 
 
 class _Matrices:
     """See `parallax_stage_tools.products.Products`."""
 
-    def __init__(self, factory: LayerFactory) -> None:
-        self._factory = factory
+    def __init__(self, factory: LayerFactory, kind: WeightKind) -> None:
+        self._factory, self._kind = factory, kind
         self._side, self.prefill_rows = SIDE[factory.device.type], PREFILL_ROWS[factory.device.type]
-        one = self._side**2 * factory.item_bytes
+        self.number_bytes = KIND_BYTES[kind] if factory.device.type == "cpu" else factory.item_bytes
+        one = self._side**2 * self.number_bytes
         room = find_room(factory.device) * FREE_SHARE
-        self.num_matrices = min(NUM_MATRICES, int(room // one))
+        self.num_matrices = min(int(NUM_MATRICES * 2 / self.number_bytes), int(room // one))
         self._made: list[Packed] = []
         if not self.num_matrices:
             message = f"the benchmark needs {format_bytes(one / FREE_SHARE)} of free memory"
@@ -100,8 +129,7 @@ class _Matrices:
     def add_matrix(self) -> tuple[int, int]:
         """Make one more matrix."""
         rows = TensorRows(torch.zeros(self._side, self._side, dtype=torch.bfloat16))
-        kind = self._factory.choose_kind(None, "layer")
-        self._made.append(self._factory.make_linear(rows, None, kind))
+        self._made.append(self._factory.make_linear(rows, None, self._kind))
         return self._side**2, self._made[-1].num_bytes
 
     def multiply(self, rows: int, num_matrices: int) -> None:

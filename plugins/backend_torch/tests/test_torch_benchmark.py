@@ -6,6 +6,7 @@ import pytest
 
 from parallax_backend_torch import benchmark, devices
 from parallax_backend_torch.benchmark import TorchBenchmark
+from parallax_backend_torch.sizes import KIND_BYTES
 from parallax_core.api import DevicePlan, ParallaxError, Unsupported
 
 
@@ -23,6 +24,19 @@ def test_too_little_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_quantized_weights_are_measured_as_such() -> None:
     measured = TorchBenchmark(DevicePlan(device="cpu", options={"weights": "int8"})).measure_speed(0.2)
     assert measured.bandwidth > 0
+
+
+def test_forms_that_a_cpu_keeps_are_measured() -> None:
+    measured = TorchBenchmark(DevicePlan(device="cpu")).measure_speed(0.5)
+    sizes = [form[0] for form in measured.forms]
+    assert sizes[1:] == [KIND_BYTES["int4"], KIND_BYTES["int8_low"]]
+    assert measured.forms[0][1:] == (measured.flops, measured.bandwidth)
+    assert all(flops > 0 and bandwidth > 0 for _, flops, bandwidth in measured.forms)
+    assert measured.expert_layer_s >= measured.layer_s
+
+
+def test_one_form_is_measured_where_all_become_that() -> None:
+    assert TorchBenchmark(DevicePlan(device="cpu", dtype="float32")).measure_speed(0.2).forms == ()
 
 
 def test_memory_is_read_without_touching_the_threads_of_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,10 +51,12 @@ def limit_device(device: DeviceProfile) -> DeviceProfile:
     known = find_device(device.name)
     if known is None:
         return device
+    most_flops, most_bandwidth = SLACK * known.flops, SLACK * known.bandwidth
     return replace(
         device,
-        flops=min(device.flops, SLACK * known.flops),
-        bandwidth=min(device.bandwidth, SLACK * known.bandwidth),
+        flops=min(device.flops, most_flops),
+        bandwidth=min(device.bandwidth, most_bandwidth),
+        forms=tuple((each, min(flops, most_flops), min(read, most_bandwidth)) for each, flops, read in device.forms),
     )
 
 

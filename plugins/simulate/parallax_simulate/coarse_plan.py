@@ -151,6 +151,8 @@ class CoarsePlanner:
 
     def _take_prompt(self, rows: list[CoarseRow], answer: CoarseAnswer, prompts: PromptBudget, budget: int) -> int:
         count = prompts.limit(answer.length, min(answer.missing, budget))
+        if len(self._running) + len(self._waiting) == 1:
+            count = min(count, self.clock.cut_prompt(answer.length + answer.missing, budget))
         count = min(count, self._free * PAGE_SIZE)
         if count:
             prompts.take(answer.length, count)

@@ -9,7 +9,7 @@ import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from parallax_core.api import (
     Backend,
@@ -32,6 +32,18 @@ FEW, MANY = 2, 8
 """Layers of the two models whose steps are compared."""
 HIDDEN, INNER, VOCAB, HEAD_DIM = 64, 128, 256, 32
 """Widths of the model, whose weights take no time to read."""
+EXPERTS, CHOSEN = 32, 8
+"""The experts of a layer, and those that a token meets."""
+EXPERT_CONFIG = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "num_experts_per_tok": CHOSEN,
+    "moe_intermediate_size": INNER,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "norm_topk_prob": True,
+}
+"""What config.json has besides, if layers have experts."""
 MEMORY_FRACTION = 0.02
 """Enough for a page on a device with 2 MiB."""
 WARM_STEPS = 3
@@ -45,6 +57,8 @@ class Overhead(NamedTuple):
     step_s: float
     layer_s: float
     """Of each layer in it."""
+    expert_layer_s: float
+    """Of each layer with experts."""
 
 
 def measure_overhead(
@@ -52,8 +66,10 @@ def measure_overhead(
 ) -> Overhead:
     """Return the fixed time of a step and of each layer: the median steps of two models that differ in layers only.
 
+    A third one has experts in its layers.
+
     Args:
-        backend: opens stages of a Llama.
+        backend: opens stages of a Llama, and of a Qwen3 with experts.
         plan: the device, dtype and options of the stages.
         limit_s: the time for all steps; opening the stages takes longer.
         clock: returns seconds.
@@ -62,16 +78,15 @@ def measure_overhead(
         ParallaxError: if a stage cannot be opened or fails.
     """
     with make_private_folder() as folder:
-        few_s, many_s = (
-            _time_step(backend, plan, Path(folder), (layers, limit_s / 2, clock)) for layers in (FEW, MANY)
-        )
+        models = [write_llama(Path(folder) / f"{layers}", layers) for layers in (FEW, MANY)]
+        models.append(write_llama(Path(folder) / "experts", MANY, EXPERTS))
+        few_s, many_s, experts_s = (_time_step(backend, plan, model, limit_s / 3, clock) for model in models)
     layer_s = max(0.0, (many_s - few_s) / (MANY - FEW))
-    return Overhead(max(0.0, few_s - FEW * layer_s), layer_s)
+    step_s = max(0.0, few_s - FEW * layer_s)
+    return Overhead(step_s, layer_s, max(layer_s, (experts_s - step_s) / MANY))
 
 
-def _time_step(backend: Backend, plan: DevicePlan, folder: Path, how: tuple[int, float, Callable[[], float]]) -> float:
-    num_layers, limit_s, clock = how
-    model = write_llama(folder / str(num_layers), num_layers)
+def _time_step(backend: Backend, plan: DevicePlan, model: Path, limit_s: float, clock: Callable[[], float]) -> float:
     stage = backend.open_stage(
         StagePlan(
             model=model,
@@ -104,10 +119,10 @@ def _time_decodes(stage: Stage, limit_s: float, clock: Callable[[], float]) -> f
     return statistics.median(seconds[WARM_STEPS:])
 
 
-def write_llama(folder: Path, num_layers: int) -> Path:
-    """Write the model folder of a tiny Llama of zeros, and return it."""
+def write_llama(folder: Path, num_layers: int, num_experts: int = 0) -> Path:
+    """Write the model folder of a tiny Llama of zeros, or of a Qwen3 with experts, and return it."""
     folder.mkdir()
-    config = {
+    config: dict[str, Any] = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "hidden_size": HIDDEN,
@@ -123,9 +138,11 @@ def write_llama(folder: Path, num_layers: int) -> Path:
         "tie_word_embeddings": True,
         "torch_dtype": "bfloat16",
     }
+    if num_experts:
+        config |= EXPERT_CONFIG | {"num_experts": num_experts}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     header, end = dict[str, object](), 0
-    for name, shape in _list_tensors(num_layers).items():
+    for name, shape in _list_tensors(num_layers, num_experts).items():
         start, end = end, end + 2 * math.prod(shape)
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [start, end]}
     encoded = json.dumps(header).encode()
@@ -133,7 +150,9 @@ def write_llama(folder: Path, num_layers: int) -> Path:
     return folder
 
 
-def _list_tensors(num_layers: int) -> dict[str, list[int]]:
+def _list_tensors(num_layers: int, num_experts: int) -> dict[str, list[int]]:
+    mlps = [f"mlp.experts.{number}." for number in range(num_experts)] or ["mlp."]
+    apart = {"self_attn.q_norm": [HEAD_DIM], "self_attn.k_norm": [HEAD_DIM], "mlp.gate": [num_experts, HIDDEN]}
     shapes = {"model.embed_tokens.weight": [VOCAB, HIDDEN], "model.norm.weight": [HIDDEN]}
     for layer in range(num_layers):
         shapes |= {
@@ -143,11 +162,11 @@ def _list_tensors(num_layers: int) -> dict[str, list[int]]:
                 "self_attn.k_proj": [HEAD_DIM, HIDDEN],
                 "self_attn.v_proj": [HEAD_DIM, HIDDEN],
                 "self_attn.o_proj": [HIDDEN, HIDDEN],
-                "mlp.gate_proj": [INNER, HIDDEN],
-                "mlp.up_proj": [INNER, HIDDEN],
-                "mlp.down_proj": [HIDDEN, INNER],
                 "input_layernorm": [HIDDEN],
                 "post_attention_layernorm": [HIDDEN],
+                **{f"{mlp}{name}_proj": [INNER, HIDDEN] for mlp in mlps for name in ("gate", "up")},
+                **{f"{mlp}down_proj": [HIDDEN, INNER] for mlp in mlps},
+                **(apart if num_experts else {}),
             }.items()
         }
     return shapes

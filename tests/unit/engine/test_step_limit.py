@@ -35,3 +35,13 @@ def test_limit_of_a_size_not_seen_follows_the_next_smaller_one(num_tokens: int, 
 
 def test_first_step_has_time_for_each_of_its_tokens() -> None:
     assert StepLimit().find(4096) > StepLimit().find(1) >= LEAST_S
+
+
+def test_typical_step_of_a_size_is_not_its_first_one() -> None:
+    limit = StepLimit()
+    for num_tokens, seconds in ((64, 9.0), (64, 0.5), (1, 0.1), (70, 0.6)):
+        limit.note(num_tokens, seconds)
+    assert limit.list_typical() == [(1, 0.1), (70, 0.6)]
+    for _ in range(RECENT):
+        limit.note(64, 0.4)
+    assert limit.list_typical() == [(1, 0.1), (64, 0.4)], "it is of late"

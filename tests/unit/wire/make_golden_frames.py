@@ -203,6 +203,8 @@ SAMPLES: dict[str, Message] = {
             name="NVIDIA GeForce RTX 4090",
             total_memory=2**34,
             is_measured=True,
+            expert_layer_s=0.001953125,
+            forms=((0.625, 2e12, 2e10), (2.0, 5e12, 2.5e10)),
         ),
         dtype="bfloat16",
         disk_bandwidth=5e8,

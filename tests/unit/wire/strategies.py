@@ -125,6 +125,8 @@ reports = st.builds(
         name=shown,
         total_memory=memories.map(lambda size: size + MOST_BYTES // 2),
         is_measured=st.booleans(),
+        expert_layer_s=st.floats(0, 10),
+        forms=tuples(st.tuples(st.floats(0.01, 16), speeds, speeds)),
     ),
     dtype=st.sampled_from(("auto", "float32", "float16", "bfloat16")),
     disk_bandwidth=speeds,

@@ -34,6 +34,8 @@ class LiveProfile(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth_efficiency: Fraction = 1.0
     step_seconds: NonNegative = 0.0
     layer_seconds: NonNegative = 0.0
+    expert_layer_seconds: NonNegative = 0.0
+    forms: list[tuple[Positive, Positive, Positive]] = []
     measured: bool
     disk_bandwidth: Positive
     links: list[LiveLink]
@@ -92,6 +94,8 @@ def _make_node(name: str, profile: LiveProfile) -> NodeProfile:
         bandwidth_efficiency=profile.bandwidth_efficiency,
         step_s=profile.step_seconds,
         layer_s=profile.layer_seconds,
+        expert_layer_s=profile.expert_layer_seconds,
+        forms=tuple(profile.forms),
         is_measured=profile.measured,
     )
     return NodeProfile(name=name, device=device, disk_bandwidth=profile.disk_bandwidth)

@@ -9,13 +9,10 @@ from itertools import accumulate, pairwise
 from math import inf
 from typing import NamedTuple
 
+from parallax_cluster.placement.device_speed import Speed, find_unmet, invert_speed, weigh_starts
 from parallax_cluster.placement.paced_turns import PacedTurns
 from parallax_cluster.placement.stage_step import StageStep
 from parallax_core.api import LayerDemand, LinkProfile, NodeProfile, PlacementProblem
-
-EXPERT_LAYERS = 2.0
-"""The fixed time of a layer with experts, in layers without: choosing and gathering them starts further kernels.
-docs/explanation/placement.md says from which measurements."""
 
 
 class StepSums(NamedTuple):
@@ -23,16 +20,6 @@ class StepSums(NamedTuple):
 
     flops: list[float]
     bytes: list[float]
-
-
-class Speed(NamedTuple):
-    """The inverse speed of a node."""
-
-    flop_s: float
-    byte_s: float
-    step_s: float
-    layer_s: float
-    memory: float
 
 
 class Way(NamedTuple):
@@ -76,7 +63,7 @@ class CostModel:
         self.nodes = problem.cluster.nodes
         self.layers = problem.model.layers
         self.num_layers = len(self.layers)
-        self.speeds = [_invert(node) for node in self.nodes]
+        self.speeds = [invert_speed(node.device, self.layers) for node in self.nodes]
         self._kinds = _find_alike(self.speeds)
         self._ways: dict[tuple[tuple[int, ...], tuple[int, ...]], Way] = {}
         self._steps: dict[tuple[int, int, int], StageStep] = {}
@@ -96,7 +83,7 @@ class CostModel:
         """Bytes that a decode reads of its own."""
         self._prompt_kv = _sum(0.75 * layer.read_kv * _attend(layer, self.goal.prompt_tokens) for layer in self.layers)
         """Bytes of KV cache that a step with a part of a prompt reads: a part ends behind the middle on average."""
-        unmet = sorted({_find_unmet(layer) for layer in self.layers if layer.num_experts})
+        unmet = sorted({find_unmet(layer) for layer in self.layers if layer.num_experts})
         self._experts = [(each, _sum(self._list_experts(each))) for each in unmet]
         """By share of experts that a token skips: the share, and the running sum of such expert bytes by layer."""
         self._links = {frozenset(link.ends): link for link in problem.cluster.links}
@@ -110,7 +97,7 @@ class CostModel:
     @cached_property
     def _starts(self) -> list[float]:
         """The fixed times of all layers before each, as multiples of that of a layer without experts."""
-        return _sum(EXPERT_LAYERS if layer.num_experts else 1.0 for layer in self.layers)
+        return _sum(map(weigh_starts, self.layers))
 
     @cached_property
     def _head(self) -> int | None:
@@ -153,7 +140,7 @@ class CostModel:
     def _list_experts(self, unmet: float) -> Iterator[float]:
         """Yield the expert bytes of each layer whose unmet share is ``unmet``, and 0 for other layers."""
         for layer in self.layers:
-            yield float(layer.experts) if layer.num_experts and _find_unmet(layer) == unmet else 0.0
+            yield float(layer.experts) if layer.num_experts and find_unmet(layer) == unmet else 0.0
 
     def count_fitting(self, node: int, start: int, stop: int) -> float:
         """Return the number of requests whose KV cache fits beside the layers; below 1 if not even they fit.
@@ -255,7 +242,7 @@ class CostModel:
         (kinds, cuts, copies_s, ways_s), goal = kind, self.goal
         stages = [self.describe_steps(node, *cut) for node, cut in zip(kinds, pairwise(cuts), strict=True)]
         lengths = goal.prompt_tokens, goal.output_tokens - 1
-        times = PacedTurns(stages, ways_s, sum(copies_s), num_requests, lengths).measure()
+        times = PacedTurns(stages, ways_s, copies_s, num_requests, lengths).measure()
         link_s = tuple((goal.prompt_tokens + self.num_decodes) * copy_s for copy_s in copies_s)
         request_s = max(times.request_s, num_requests * max(link_s, default=0.0))
         token_s = (request_s - times.ttft_s) / self.num_decodes
@@ -337,12 +324,6 @@ def count_batch(num_stages: int, num_requests: int) -> float:
     return num_requests / min(num_stages, num_requests)
 
 
-def _invert(node: NodeProfile) -> Speed:
-    device = node.device
-    flops, bandwidth = device.flops * device.flops_efficiency, device.bandwidth * device.bandwidth_efficiency
-    return Speed(1 / flops, 1 / bandwidth, device.step_s, device.layer_s, float(device.memory))
-
-
 def _find_alike(speeds: Sequence[Speed]) -> list[int]:
     """Return the first node that is as fast, for each."""
     first: dict[Speed, int] = {}
@@ -358,12 +339,7 @@ def _share_experts(layer: LayerDemand, num_tokens: float) -> float:
 
     That is ``1 - (1 - active / all) ** tokens``.
     """
-    return 1.0 - float(_find_unmet(layer) ** num_tokens) if layer.num_experts else 0.0
-
-
-def _find_unmet(layer: LayerDemand) -> float:
-    """Return the share of the experts of a layer that a token does not meet."""
-    return 1.0 - layer.num_active_experts / layer.num_experts
+    return 1.0 - float(find_unmet(layer) ** num_tokens) if layer.num_experts else 0.0
 
 
 def _sum(values: Iterable[float]) -> list[float]:

@@ -43,6 +43,7 @@ def _squash(name: str) -> str:
 
 
 _BY_WORDS = {
+    **{_squash(name).removesuffix("k"): name for name in DEVICES if re.match(r"i\d-", name)},
     **{_squash(name.removeprefix(series)): name for name in DEVICES for series in SERIES if name.startswith(series)},
     **{_squash(name): name for name in DEVICES},
 }
@@ -56,6 +57,7 @@ def find_device(text: str) -> DeviceProfile | None:
             memory counts in place of the usual one.
     """
     plain = re.sub(r"(\d) gb\b", r"\1gb", text.lower().replace("max-q", "maxq").replace("mobile", "laptop"))
+    plain = re.sub(r"(i[3579][- ]?\d{5})(kf|ks|k|f)\b", r"\1", plain)  # processors that differ in little else
     words = [word for word in re.findall(r"[a-z0-9]+", plain) if word not in FILLERS]
     if (found := _find_name(words)) is None:
         return None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nsmallest
 
-from parallax_cluster.placement.cost_model import CostModel, Speed
+from parallax_cluster.placement.cost_model import CostModel
+from parallax_cluster.placement.device_speed import Speed
 from parallax_cluster.placement.linked import LinkedOrders
 from parallax_cluster.placement.pipeline import Pipeline
 from parallax_cluster.placement.ranges import Ranges, balance_ranges, shorten_ranges

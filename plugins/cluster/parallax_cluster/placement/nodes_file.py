@@ -52,6 +52,9 @@ class NodeEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     bandwidth_efficiency: PartOfOne | None = None
     step_ms: ZeroOrMore | None = None
     layer_ms: ZeroOrMore | None = None
+    expert_layer_ms: ZeroOrMore | None = None
+    forms: list[tuple[PerSecond, PerSecond, PerSecond]] = []
+    """What was measured of weights in several forms: the bytes of each, TFLOPS and GB/s."""
     cached_layers: tuple[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)]] | None = None
     disk_mb_s: PerSecond = 1000.0
     download_mb_s: PerSecond = 50.0
@@ -96,8 +99,10 @@ FIGURES = {
     "bandwidth_efficiency": ("bandwidth_efficiency", 1.0),
     "step_ms": ("step_s", 1e-3),
     "layer_ms": ("layer_s", 1e-3),
+    "expert_layer_ms": ("expert_layer_s", 1e-3),
 }
 """The fields of `DeviceProfile` by those of a node in the file, and the factors between their units."""
+FORM_UNITS = 1.0, 1e12, 1e9
 NEEDED = ("memory_gb", "tflops", "bandwidth_gb_s")
 
 
@@ -141,18 +146,24 @@ def read_cluster(contents: object) -> ClusterProfile:
 
 def describe_node(node: NodeProfile) -> dict[str, Any]:
     """Return a node as a table ``[[nodes]]``, all of whose figures are written out."""
-    figures = {name: float(f"{getattr(node.device, field) / unit:.6g}") for name, (field, unit) in FIGURES.items()}
+    figures = {name: _round(getattr(node.device, field) / unit) for name, (field, unit) in FIGURES.items()}
+    forms = [tuple(zip(form, FORM_UNITS, strict=True)) for form in node.device.forms]
     cached = node.cached_layers
     return {
         "name": node.name,
         **({"site": node.site} if node.site else {}),
         "device": node.device.name,
         **figures,
+        **({"forms": [[_round(part / unit) for part, unit in parts] for parts in forms]} if forms else {}),
         **({"cached_layers": [cached.start, cached.stop]} if cached else {}),
-        "disk_mb_s": float(f"{node.disk_bandwidth / 1e6:.6g}"),
+        "disk_mb_s": _round(node.disk_bandwidth / 1e6),
         **({"leases": True} if node.leases else {}),
         **({"measured": True} if node.device.is_measured else {}),
     }
+
+
+def _round(figure: float) -> float:
+    return float(f"{figure:.6g}")
 
 
 def make_link(ends: tuple[str, str], rtt_ms: float, mbit_s: float) -> LinkProfile:
@@ -249,8 +260,9 @@ def _make_device(entry: NodeEntry, where: str) -> DeviceProfile:
         given["memory"] = int(given["memory"])
     if known is None:
         known = DeviceProfile(memory=0, flops=0.0, bandwidth=0.0, name=entry.device, **TYPICAL._asdict())
+    forms = tuple((each, tflops * 1e12, gb_s * 1e9) for each, tflops, gb_s in entry.forms)
     reached = MEASURED._asdict() if entry.measured else {}
-    known = dataclasses.replace(known, name=entry.device, is_measured=entry.measured)
+    known = dataclasses.replace(known, name=entry.device, is_measured=entry.measured, forms=forms)
     return dataclasses.replace(known, **reached | given)
 
 

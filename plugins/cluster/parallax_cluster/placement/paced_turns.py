@@ -11,6 +11,10 @@ from parallax_core.engine.pacing import RATIO
 
 MOST_STEP_TOKENS = 2048
 """The most prompt tokens of a step, as backends on GPUs have it by default; on processors it is less."""
+PIECES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""The numbers of pieces of a lone prompt that are compared; the head compares all up to the last."""
+MOST_IN_FLIGHT = 16
+"""The most steps that the head has in flight."""
 MOST_HELD = 0.5
 """The head lets steps with prompts take longer and longer if prompts wait for more than this share of the time."""
 MOST_TRIES = 8
@@ -78,18 +82,24 @@ class PacedTurns:
     """
 
     def __init__(
-        self, stages: Sequence[StageStep], ways_s: float, copy_s: float, num_requests: int, lengths: tuple[int, int]
+        self,
+        stages: Sequence[StageStep],
+        ways_s: float,
+        copies_s: Sequence[float],
+        num_requests: int,
+        lengths: tuple[int, int],
     ) -> None:
         """Describe the pipeline and its requests.
 
         Args:
             stages: its stages.
             ways_s: the seconds of a small message through all links.
-            copy_s: the seconds that each token adds on all links.
+            copies_s: the seconds that each token adds on each link.
             num_requests: at the same time.
             lengths: the tokens of a prompt, and of an answer after its first one.
         """
-        self._stages, self._ways_s, self._copy_s = stages, ways_s, copy_s
+        self._stages, self._ways_s, self._copy_s = stages, ways_s, sum(copies_s)
+        self._slowest_copy_s = max(copies_s, default=0.0)
         self._num_requests = num_requests
         self._prompt, self._decodes = lengths
         self._all_s, self._most_groups = min(map(self._measure_calm, count_groups(len(stages), num_requests)))
@@ -245,10 +255,11 @@ class PacedTurns:
         the others hold up the answer: it follows them through the stages.
         """
         prompt, num_requests = self._prompt, self._num_requests
-        chunk, most = min(prompt, MOST_STEP_TOKENS), min(num_requests * prompt, MOST_STEP_TOKENS)
+        chunk, most = float(min(prompt, MOST_STEP_TOKENS)), min(num_requests * prompt, MOST_STEP_TOKENS)
+        if num_requests == 1 and len(self._stages) > 1:
+            chunk = min((chunk / count for count in PIECES), key=self._measure_pieces)
         times = [stage.measure(0.0, chunk) for stage in self._stages]
-        further = prompt / chunk - 1
-        alone_s = sum(times) + self._ways_s + chunk * self._copy_s + further * max(times)
+        further, alone_s = prompt / chunk - 1, self._measure_pieces(chunk)
         all_s = num_requests * prompt / most * max(stage.measure(0.0, most) for stage in self._stages)
         others_s = max(0.0, all_s - max(times) * (1 + further))
         ttft_s = alone_s + others_s / 2
@@ -259,6 +270,13 @@ class PacedTurns:
             for each, stage in zip(times, self._stages, strict=True)
         )
         return RequestTimes(ttft_s, request_s, tuple(min(each, request_s / num_requests) for each in stage_s))
+
+    def _measure_pieces(self, chunk: float) -> float:
+        """Return the seconds until all stages have computed a prompt in pieces of ``chunk`` tokens, with no other."""
+        times = [stage.measure(0.0, chunk) for stage in self._stages]
+        through_s = sum(times) + self._ways_s + chunk * self._copy_s
+        each_s = max(*times, through_s / MOST_IN_FLIGHT, chunk * self._slowest_copy_s)
+        return through_s + (self._prompt / chunk - 1) * each_s
 
     def _measure_least(self) -> float:
         """Return the seconds that the busiest stage computes at least for a request, if reading takes no time."""

@@ -110,7 +110,8 @@ def search_pipelines(search: LayoutSearch, current: Layout = ()) -> list[list[Pi
     effort = Effort(ADOPTING if is_medium else ADOPTING_LARGE)
     best = IdleUses(costs, effort, is_quick=not is_medium).adopt(found[0])
     single = _find_single(costs) if search.is_small and not current else []  # nodes that serve are not given up for it
-    gains = [(best, WORTH_DIVIDING), *((each, GAIN) for each in baselines)]
+    least = WORTH_DIVIDING if costs.goal.concurrency == 1 else GAIN
+    gains = [(best, WORTH_DIVIDING), *((each, least) for each in baselines)]
     if single and not any(is_better(search.rate(each), search.rate(single), gain) for each, gain in gains):
         return [single, best, *found]
     return [best, *found]

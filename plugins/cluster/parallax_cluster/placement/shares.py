@@ -47,14 +47,23 @@ def share_requests(pipelines: Sequence[Pipeline], goal: ServingGoal, unit: int =
         unit: the number of requests that go together, where dividing them one by one takes long.
     """
     even, judge = _share_evenly(pipelines, goal, unit), _judge_by(goal)
-    is_exact = can_share_exactly(len(pipelines), goal.concurrency)
-    best = _share_exactly(pipelines, goal) if is_exact else _level(pipelines, _share_greedily(pipelines, goal, unit))
 
     def rate(shares: Sequence[int]) -> float:
         value = sum(pipeline.value(share) for pipeline, share in zip(pipelines, shares, strict=True))
         return judge(value, sum(shares))
 
-    return best if rate(best) - rate(even) > UNEVEN * abs(rate(even)) else even
+    least = rate(even) + UNEVEN * abs(rate(even))
+    if goal.objective == "throughput" and _find_most(pipelines, even) <= least:
+        return even
+    is_exact = can_share_exactly(len(pipelines), goal.concurrency)
+    best = _share_exactly(pipelines, goal) if is_exact else _level(pipelines, _share_greedily(pipelines, goal, unit))
+    return best if rate(best) > least else even
+
+
+def _find_most(pipelines: Sequence[Pipeline], shares: Sequence[int]) -> float:
+    """Return more tokens per second than any division reaches: those of all pipelines that are full."""
+    pairs = zip(pipelines, shares, strict=True)
+    return sum(max(pipeline.value(pipeline.max_requests), pipeline.value(share)) for pipeline, share in pairs)
 
 
 def _share_evenly(pipelines: Sequence[Pipeline], goal: ServingGoal, unit: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from statistics import median
 
 from parallax_cluster.placement.cost_model import CostModel
@@ -126,13 +127,16 @@ class SlowdownWatch:
             bandwidth=device.bandwidth / factor,
             step_s=device.step_s * factor,
             layer_s=device.layer_s * factor,
+            expert_layer_s=device.expert_layer_s * factor,
+            forms=tuple((each, flops / factor, read / factor) for each, flops, read in device.forms),
         )
         return replace(profile, device=limit_device(slower))
 
 
 def _list_speeds(device: DeviceProfile) -> tuple[float, ...]:
     efficiencies = (device.flops_efficiency, device.bandwidth_efficiency)
-    return (device.flops, device.bandwidth, *efficiencies, device.step_s, device.layer_s)
+    overheads = (device.step_s, device.layer_s, device.expert_layer_s)
+    return (device.flops, device.bandwidth, *efficiencies, *overheads, *chain(*device.forms))
 
 
 def describe_changes(changes: Mapping[str, float]) -> list[str]:

@@ -148,6 +148,10 @@ class ProfileReply(ResponseModel):
     """The fixed time of a step, besides its layers."""
     layer_seconds: float
     """The fixed time of each layer of a step, besides reading and computing."""
+    expert_layer_seconds: float
+    """The same of a layer with experts; 0: not measured."""
+    forms: list[tuple[float, float, float]]
+    """What was measured of weights in several forms: the bytes of each, FLOPs and bytes per second."""
     measured: bool
     """Whether the speed was measured on the device; otherwise it is typical of the product."""
     disk_free: int | None
@@ -365,6 +369,8 @@ def _show_profile(status: NodeStatus) -> ProfileReply | None:
         bandwidth_efficiency=device.bandwidth_efficiency,
         step_seconds=device.step_s,
         layer_seconds=device.layer_s,
+        expert_layer_seconds=device.expert_layer_s,
+        forms=list(device.forms),
         measured=device.is_measured,
         disk_free=profile.disk_free or None,
         disk_bandwidth=profile.disk_bandwidth,

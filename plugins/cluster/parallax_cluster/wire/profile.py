@@ -40,6 +40,8 @@ MOST_PEERS = 64
 """The most nodes that a head introduces to another at once."""
 MOST_VERSIONS = 64
 """The most distributions in a report."""
+MOST_FORMS = 8
+"""The most forms of weights in a report."""
 MOST_PROBE = 2**18
 """The most bytes of a probe."""
 
@@ -49,6 +51,8 @@ Bandwidth = Annotated[float, msgspec.Meta(ge=1e3, le=1e15)]
 Share = Annotated[float, msgspec.Meta(ge=0.01, le=1)]
 StepSeconds = Annotated[float, msgspec.Meta(ge=0, le=60)]
 LayerSeconds = Annotated[float, msgspec.Meta(ge=0, le=10)]
+FormReport = tuple[Annotated[float, msgspec.Meta(ge=0.01, le=16)], Flops, Bandwidth]
+"""The bytes of a weight in a form, and the FLOPs and bytes per second with such weights."""
 RttSeconds = Annotated[float, msgspec.Meta(ge=0, le=60)]
 
 
@@ -65,6 +69,8 @@ class DeviceReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
     name: Name = ""
     total_memory: Bytes = 0
     is_measured: bool = False
+    expert_layer_s: LayerSeconds = 0.0
+    forms: Annotated[tuple[FormReport, ...], msgspec.Meta(max_length=MOST_FORMS)] = ()
 
 
 class StoredLayers(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -33,7 +33,7 @@ def draw_turns(seed: int) -> PacedTurns:
     ]
     ways_s, copy_s = random.choice([0.0, 0.01]), random.choice([0.0, 1e-4])
     lengths = random.choice([16, 512, 9000]), random.choice([0, 15, 255])
-    return PacedTurns(stages, ways_s, copy_s, random.choice([1, 2, 3, 4, 9, 32]), lengths)
+    return PacedTurns(stages, ways_s, (copy_s,), random.choice([1, 2, 3, 4, 9, 32]), lengths)
 
 
 def predict_turns(seed: int) -> list[str]:

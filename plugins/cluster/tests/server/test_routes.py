@@ -99,6 +99,8 @@ def test_cluster_shows_what_nodes_say_of_themselves(site: Site) -> None:
         "bandwidth_efficiency": 1.0,
         "step_seconds": 0.0,
         "layer_seconds": 0.0,
+        "expert_layer_seconds": 0.0,
+        "forms": [],
         "measured": True,
         "disk_free": None,
         "disk_bandwidth": 1e9,

@@ -26,7 +26,7 @@ from parallax_core.api import (
 )
 from parallax_core.api.deployment import Offer, PluginHost
 
-LIMIT_S = 2.0
+LIMIT_S = 4.0
 """Seconds that a benchmark takes, and at most about twice that on a slow machine."""
 UNKNOWN_DISK = 1e9
 
@@ -91,6 +91,8 @@ def make_device(name: str, memory: DeviceMemory, speed: DeviceSpeed) -> DevicePr
         bandwidth=speed.bandwidth,
         step_s=speed.step_s,
         layer_s=speed.layer_s,
+        expert_layer_s=speed.expert_layer_s,
+        forms=speed.forms,
         name=name,
         total_memory=memory.total,
         is_measured=True,
@@ -158,6 +160,7 @@ def _make_key(offer: Offer[BackendSpec], plan: DevicePlan, benchmark: DeviceBenc
         offer.spec.name,
         offer.plugin.origin,
         metadata.version("parallax-core"),
+        "forms",  # those that were cached before have none
         plan.device,
         plan.dtype,
         *options,
