@@ -51,7 +51,7 @@ BUDGETS = {
     "plugins/server_gradient": 1_000,
     "plugins/server_ollama": 1_400,
     "plugins/simulate": 2_800,
-    "plugins/source_hub": 3_510,
+    "plugins/source_hub": 3_530,
     "plugins/source_pypi": 4_260,
     "plugins/stage_tools": 680,
     "plugins/tokenizers": 1_490,

@@ -10,9 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from parallax_core.api import ModelFolder, ParallaxError, Progress, SourceContext, StoredModel, UnknownName, silent
 from parallax_source_hub import gguf_download
@@ -21,7 +20,7 @@ from parallax_source_hub.gguf_download import GgufDownload
 from parallax_source_hub.gguf_files import choose_gguf
 from parallax_source_hub.model_cache import CachedModel, ModelCache
 from parallax_source_hub.model_download import IsWanted, ModelDownload, has_files, has_tensors
-from parallax_source_hub.model_files import choose_candidates, weigh_formats
+from parallax_source_hub.model_files import choose_candidates
 from parallax_source_hub.partial_file import RemoteFile
 from parallax_source_hub.stores import LocalFile, find_folder, find_gguf, list_digests
 
@@ -85,41 +84,6 @@ class HubSource:
         self._folder = context.folder
         self._cache = ModelCache(context.folder)
         self._pauses_s = pauses_s
-
-    def search(self, text: str, most: int) -> list[dict[str, Any]]:
-        """Return up to ``most`` models of the hub with weights whose names contain a text, the most fetched first.
-
-        Each has ``name``, ``downloads``, ``parameters`` (or None), ``is_gated`` and ``architectures``.
-
-        Raises:
-            ParallaxError: if the hub is not to be asked, cannot be reached, or refuses.
-        """
-        from parallax_source_hub.client import search_hub
-
-        return [
-            {
-                "name": each.id,
-                "downloads": each.downloads,
-                "parameters": weights.total,
-                "is_gated": bool(each.gated),
-                "architectures": (each.config and each.config.architectures) or [],
-            }
-            for each in search_hub(text, most)
-            if (weights := each.safetensors or each.gguf)
-        ]
-
-    def list_formats(self, name: str) -> dict[str, int]:
-        """Return the formats of a model of the hub, by what to load for each, with the bytes of its weights.
-
-        Raises:
-            UnknownName: if there is no such model.
-            ParallaxError: if the hub cannot be reached or refuses.
-        """
-        from parallax_source_hub.client import HubClient
-
-        wanted = HubName.parse(name)
-        files = HubClient.connect(wanted.repo, wanted.revision).files
-        return {str(replace(wanted, kind=kind)): size for kind, size in weigh_formats(files).items()}
 
     def find(self, name: str) -> ModelFolder | None:
         """Return the model's folder if it is complete on this machine."""
