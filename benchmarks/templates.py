@@ -1,7 +1,8 @@
 """Chooses the parser of each published chat template without its name, and has it read what the template writes.
 
-The templates are those of the models' authors, as distributions on PyPI carry them; they are fetched, not kept here. A
-model is asked something, with a tool, and answers with reasoning and a call, as its template writes an earlier answer.
+The templates are those of the models' authors, as distributions on PyPI carry them, or a repository at a commit, of
+which an archive is put beside the downloads by hand; they are fetched, not kept here. A model is asked something, with
+a tool, and answers with reasoning and a call, as its template writes an earlier answer.
 """
 
 from __future__ import annotations
@@ -23,15 +24,10 @@ from parallax_core.models.output_parser import OutputParser, find_parser
 from parallax_core.plugins.host import PluginHost
 from parallax_core.testing.parser import join_pieces
 
-LLAMA, TRL, AXOLOTL = "llama-cpp-python==0.3.36", "trl==1.16.0", "axolotl==0.19.0"
-FOLDERS = {
-    LLAMA: "vendor/llama.cpp/models/templates",
-    TRL: "trl/chat_templates",
-    AXOLOTL: "axolotl/utils/chat_templates/templates",
-}
-"""By distribution: the folder of its templates; the first is an archive of sources, the others are wheels."""
 DATA = Path(__file__).parent / "data/published-templates.json"
-TEMPLATES: Mapping[str, Mapping[str, str]] = json.loads(DATA.read_text(encoding="utf-8"))
+PUBLISHED: Mapping[str, Mapping[str, Any]] = json.loads(DATA.read_text(encoding="utf-8"))
+"""By distribution: the folder of its templates, whether they are in its sources alone, and the templates."""
+TEMPLATES: Mapping[str, Mapping[str, str]] = {name: told["templates"] for name, told in PUBLISHED.items()}
 """By distribution and template: the architecture of the models that it is published with."""
 VARIABLES = {"bos_token": "<bos>", "eos_token": "<eos>"}
 SCHEMA = {
@@ -65,25 +61,28 @@ class Example:
 
 def fetch(distribution: str, folder: Path) -> dict[str, str]:
     """Return the templates of a distribution by their names, which pip downloads unless it has."""
-    target = folder / distribution
-    path = next(target.glob("*"), None) or download(distribution, target, is_source=distribution == LLAMA)
-    read = read_archive if path.suffix == ".gz" else read_wheel
-    found = read(path, FOLDERS[distribution])
-    return {Path(name).stem: text.decode() for name, text in found.items()}
+    target, told = folder / distribution, PUBLISHED[distribution]
+    path = next(target.glob("*"), None)
+    if path is None and "@" in distribution:
+        raise SystemExit(f"{distribution}: put what `git archive --format tar.gz --prefix x/` makes into {target}")
+    path = path or download(distribution, target, is_source=told["is_source"])
+    found = read_files(path, told["folder"])
+    return {Path(name).stem: read_template(name, text.decode()) for name, text in found.items()}
 
 
-def read_archive(path: Path, folder: str) -> dict[str, bytes]:
-    """Return the files of a folder of an archive of sources."""
+def read_files(path: Path, folder: str) -> dict[str, bytes]:
+    """Return the files of a folder of a wheel, or the templates of one of an archive of sources."""
+    if path.suffix == ".whl":
+        with zipfile.ZipFile(path) as wheel:
+            return {name: wheel.read(name) for name in wheel.namelist() if name.startswith(folder)}
     with tarfile.open(path) as archive:
-        names = [name for name in archive.getnames() if f"/{folder}/" in name]
-        files = {name: archive.extractfile(name) for name in names if name.endswith(".jinja")}
-        return {name: file.read() for name, file in files.items() if file}
+        names = [name for name in archive.getnames() if f"/{folder}/" in name and name.endswith(".jinja")]
+        return {name: file.read() for name in names if (file := archive.extractfile(name))}
 
 
-def read_wheel(path: Path, folder: str) -> dict[str, bytes]:
-    """Return the files of a folder of a wheel."""
-    with zipfile.ZipFile(path) as wheel:
-        return {name: wheel.read(name) for name in wheel.namelist() if name.startswith(folder)}
+def read_template(name: str, text: str) -> str:
+    """Return the template in a file: all of it, or a field of the first entry of a list in JSON."""
+    return str(json.loads(text)[0].get("chat_template", "")) if name.endswith(".json") else text
 
 
 def write_example(source: str) -> Example | None:
@@ -92,7 +91,8 @@ def write_example(source: str) -> Example | None:
     if not template.uses("tools"):
         return None
     function = {"name": "get_weather", "arguments": Arguments(GIVEN)}
-    call: Turn = {"id": "abcdefghi", "type": "function", "function": function}
+    call_id = "functions.get_weather:0" if "<|tool_calls_section_begin|>" in source else "abcdefghi"  # as Kimi's are
+    call: Turn = {"id": call_id, "type": "function", "function": function}
     turn: Turn = {"role": "assistant", "content": "", "reasoning_content": WHY, "tool_calls": [call]}
     prompt = template.render([ASKED], tools=[TOOL])
     plain = template.render([ASKED, {"role": "assistant", "content": SAID}], ending=PAST, tools=[TOOL])
@@ -138,8 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, architecture in wanted.items():
             found = done[f"{distribution}/{name}"] = try_template(host, sources[name], architecture)
             print(name, "pass" if found["passed"] else "FAIL", found["parser"], found.get("beside", ""), flush=True)
-    if options.out:
-        write_report(options.out, describe_run(["benchmarks.templates"]) | {"templates": done})
+    write_report(options.out, describe_run(["benchmarks.templates"]) | {"templates": done})
     return 0 if all(found["passed"] for found in done.values()) else 1
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from huggingface_hub import close_session
+from transformers import AutoConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as NAMES
 
 from parallax_core.api import Backend, LayerRange, Stage, StagePlan, Unsupported, silent
 from parallax_core.checkpoint.reader import find_missing, find_names
@@ -15,6 +18,7 @@ from parallax_core.models.layer_fetch import LayerFetcher
 from parallax_core.models.stages import open_stage
 from parallax_core.plugins.host import PluginHost
 from parallax_core.testing.checks.chain import Chain
+from parallax_models.check.report import check
 from tests.support import checkpoints
 from tests.support.checkpoints import EXPERTS, find_layer
 from tests.support.fakehub import FakeHub
@@ -37,6 +41,8 @@ KINDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "stablelm": ({}, "", ""),
 }
 """Model types, their settings, and the words of the refusal on torch and on MLX; empty where they run."""
+UNUSUAL = "inkling_text"
+"""A model type that lacks settings which all others have."""
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
 
@@ -83,3 +89,14 @@ def test_stages_of_a_model_without_an_adapter_fetch_their_layers_alone(
             run_chunks(trial := Trial(family, chain), 30, 7)
             assert trial.find_error() < 1e-4
         close_session()
+
+
+@pytest.mark.parametrize(
+    "kind", [UNUSUAL, *(pytest.param(kind, marks=pytest.mark.nightly) for kind in NAMES if kind != UNUSUAL)]
+)
+def test_every_model_of_transformers_gets_an_answer(kind: str, tmp_path: Path) -> None:
+    config = AutoConfig.for_model(kind).to_dict() | {"architectures": [NAMES[kind]]}
+    (tmp_path / "config.json").write_text(json.dumps(config, default=str))
+    found = check(PluginHost.prepare(), kind, tmp_path)
+    assert all(each.whole or each.reason for each in found.backends)
+    assert found.layers or found.problem

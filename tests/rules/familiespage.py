@@ -25,7 +25,7 @@ from tests.support.tried_formats import TRIED
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reference/families.md"
 RESULTS = ROOT / "benchmarks/results"
-MODELS = ROOT / "benchmarks/data/published-models.json"
+MODELS = ROOT / "plugins/cluster/parallax_cluster/cli/models.json"
 TEMPLATES = RESULTS / "templates.json"
 SPECS = {name: spec for spec in parallax_register_models() for name in spec.architectures}
 INDEX = {name: value for name, value in WIDE["qwen4_exp_text"].items() if name.startswith("indexer_")}
@@ -96,7 +96,8 @@ COUNTED = """
 
 The parameters of published models as `parallax plan` counts them, by config.json, beside those that the authors state.
 Multi-token prediction, and what sees or hears, are not counted. The settings are in
-`benchmarks/data/published-models.json`: those of published files, or defaults of transformers that are a model's.
+`plugins/cluster/parallax_cluster/cli/models.json`: those of published files, or defaults of transformers that are a
+model's.
 
 | Model | Stated | Counted | Stated active | Counted active, without and with embedding and head | Settings |
 |---|---|---|---|---|---|
@@ -104,16 +105,17 @@ Multi-token prediction, and what sees or hears, are not counted. The settings ar
 READ = """
 ## What was read
 
-Chat templates of published models, as distributions on PyPI carry them: the parser was chosen without its name, and
-read the call, and the reasoning, that the template writes for an earlier answer. `python -m benchmarks templates` does
-it again. "none written" is a template without calls, or one that leaves those of earlier answers out.
+Chat templates of published models, as distributions on PyPI, or repositories, carry them: the parser was chosen without
+its name, and read the call, and the reasoning, that the template writes for an earlier answer.
+`python -m benchmarks templates` does it again. "none written" is a template without calls, or one that leaves those of
+earlier answers out.
 
 | Template | Architecture | Parser | Call | Reasoning |
 |---|---|---|---|---|
 """
 NOT_READ = """
-No distribution was found to carry the templates of these families: their tests write calls and reasoning as the
-documentation of the models, or the parsers of vLLM, describe them:
+No distribution was found to carry the templates of these families as their models have them: their tests write calls
+and reasoning as the documentation of the models, or the parsers of vLLM, describe them:
 """
 REFUSED = """
 These are refused on `{backend}`, for these reasons:
@@ -280,13 +282,13 @@ def write_engines() -> str:
 def count_models() -> list[str]:
     """Return a row of the table for each published model."""
     rows = []
-    for model in json.loads(MODELS.read_text(encoding="utf-8")):
+    for model in json.loads(MODELS.read_text(encoding="utf-8"))["models"]:
         shape = SPECS[model["config"]["architectures"][0]].adapter.load().read_shape(model["config"])
         ends = shape.before_weights + shape.after_weights
         total, active = (sum(getattr(each, name) for each in shape.layers) for name in ("weights", "active_weights"))
         is_sparse = bool(model["active"])
         counts = f"{active / BILLION:.2f}B to {(active + ends) / BILLION:.2f}B" if is_sparse else ""
-        cells = (model["name"], model["total"], f"{(total + ends) / BILLION:.2f}B", model["active"], counts)
+        cells = (model["name"], model["params"], f"{(total + ends) / BILLION:.2f}B", model["active"], counts)
         rows.append(f"| {' | '.join((*cells, model['source']))} |")
     return rows
 
@@ -295,7 +297,7 @@ def list_templates() -> list[str]:
     """Return a row of the table for each published template."""
     rows = []
     for name, found in json.loads(TEMPLATES.read_text(encoding="utf-8"))["templates"].items():
-        distribution, _, template = name.partition("/")
+        distribution, _, template = name.rpartition("/")
         call = "equal" if found["writes_calls"] else "none written"
         parser = f"`{found['parser']}`" if found["parser"] else "none"
         thoughts = "equal" if found.get("reasoning") else ""

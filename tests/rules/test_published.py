@@ -7,17 +7,15 @@ Authors differ on whether the embedding and the head are active, so a figure may
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from parallax_cluster.cli.model_list import SHIPPED
 from parallax_core.api import ModelShape, list_borders
 from parallax_models.plugin import parallax_register_models
 
-MODELS: list[dict[str, Any]] = json.loads(
-    (Path(__file__).parents[2] / "benchmarks/data/published-models.json").read_text(encoding="utf-8")
-)
+MODELS: list[dict[str, Any]] = json.loads(SHIPPED.read_text(encoding="utf-8"))["models"]
 SPECS = {name: spec for spec in parallax_register_models() for name in spec.architectures}
 EXACT = 0.01
 BILLION = 1e9
@@ -44,7 +42,7 @@ def read_figure(figure: str) -> tuple[float, float]:
 def test_total_is_what_the_authors_state(model: dict[str, Any]) -> None:
     shape = read_shape(model)
     counted = shape.before_weights + shape.after_weights + sum(layer.weights for layer in shape.layers)
-    figure, _ = read_figure(model["total"])
+    figure, _ = read_figure(model["params"])
     assert abs(counted - figure) <= EXACT * figure
     assert len(list_borders(shape)) == len(shape.layers) - 1
 

@@ -24,7 +24,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("plugins/chat/parallax_chat/cli.py:chat", "arguments"): "the options of a command are its arguments",
     **{
         (f"plugins/cluster/parallax_cluster/cli/{name}", "arguments"): "the options of a command are its arguments"
-        for name in ("plan.py:plan", "profile.py:profile")
+        for name in ("plan.py:plan", "profile.py:profile", "suggest.py:suggest")
     },
     ("plugins/cluster/parallax_cluster/cli/plan.py:plan", "lines"): "and each takes a line or three",
     (

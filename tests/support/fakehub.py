@@ -1,4 +1,6 @@
-"""A model hub on loopback, with the part of the real hub's HTTP API that downloads use, and faults on demand.
+"""A model hub on loopback, with the parts of the real hub's HTTP API, and of ModelScope's, that downloads use.
+
+It has faults on demand.
 
 Large files (safetensors) are redirected to a second address, as the real hub redirects to its storage.
 """
@@ -15,7 +17,7 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 CHUNK = 16384
 
@@ -148,6 +150,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_content(self._find_blob(path.split("/")[2]), fault)
         elif path == "/api/models":
             self._send_found(parse_qs(urlsplit(self.path).query))
+        elif path.startswith("/api/v1/models/"):
+            name, _, what = path.removeprefix("/api/v1/models/").partition("/repo")
+            self._answer_as_modelscope(name, what, fault)
         elif path.startswith("/api/models/"):
             self._send_listing(path.removeprefix("/api/models/"))
         elif "/resolve/" in path:
@@ -203,6 +208,25 @@ class _Handler(BaseHTTPRequestHandler):
         linked = {"X-Linked-Etag": f'"{sha256}"', "X-Linked-Size": str(len(content)), "X-Repo-Commit": commit}
         return self._answer(302, b"", {"Location": f"{self.hub.storage}/storage/{sha256}/{file}", **linked})
 
+    def _answer_as_modelscope(self, name: str, what: str, fault: Fault) -> None:
+        """Answer as ModelScope, which says of a revision that there is not, that it has no files."""
+        query = {key: values[0] for key, values in parse_qs(urlsplit(self.path).query).items()}
+        repo, revision = self.hub.repos.get(name), query["Revision"]
+        if repo is None or (repo.token and self.headers["Authorization"] != f"Bearer {repo.token}"):
+            return self._answer(404 if repo is None else 403, b'{"Code": 10010205001, "Data": null}', {})
+        files = repo.commits.get(repo.branches.get("main" if revision == "master" else revision, revision))
+        if what:
+            listed = None if files is None else [_list_as_modelscope(*each) for each in files.items()]
+            return self._answer(200, json.dumps({"Code": 200, "Data": {"Files": listed}, "Message": ""}).encode(), {})
+        path = query["FilePath"]
+        if files is None or path not in files:
+            return self._answer(404, b"{}", {})
+        if not _is_large(path):
+            return self._send_content(files[path], fault)
+        return self._answer(
+            302, b"", {"Location": f"{self.hub.storage}/storage/{find_digest(files[path])}/{quote(path)}"}
+        )
+
     def _find_blob(self, sha256: str) -> bytes:
         contents = [c for repo in self.hub.repos.values() for files in repo.commits.values() for c in files.values()]
         return next(content for content in contents if find_digest(content) == sha256)
@@ -241,6 +265,11 @@ def _summarize(name: str, repo: Repo) -> dict[str, Any]:
     there = {kind: {"total": 1000} for kind, ending in kinds.items() if any(each.endswith(ending) for each in files)}
     named = {"config": {"architectures": config["architectures"]}} if "architectures" in config else {}
     return {"_id": "1", "id": name, "downloads": 7, "gated": "manual" if repo.token else False, **there, **named}
+
+
+def _list_as_modelscope(path: str, content: bytes) -> dict[str, Any]:
+    name, size, digest = path.rpartition("/")[2], len(content), find_digest(content)
+    return {"Path": path, "Name": name, "Type": "blob", "Size": size, "Sha256": digest, "Revision": "0" * 40}
 
 
 def _is_large(path: str) -> bool:

@@ -82,7 +82,10 @@ def _is_known(name: str) -> bool:
 
 
 def _import_module(name: str) -> ModuleType:
-    return importlib.import_module(f"mlx_lm.models.{name}")
+    try:
+        return importlib.import_module(f"mlx_lm.models.{name}")
+    except SystemExit as error:  # a model file may end the program where a library is missing
+        raise Unsupported(f"mlx-lm's model file {name!r} needs what is not installed", "try another backend") from error
 
 
 def _list_settings(module: object) -> frozenset[str]:

@@ -160,6 +160,7 @@ def test_text_part_of_a_larger_model_is_looked_into() -> None:
         ({}, "'None'"),
         ({"model_type": "llama", "model_file": "mine.py"}, "mine.py"),
         ({"model_type": "phi3small"}, "crashes on .*'phi3small'"),
+        ({"model_type": "olmo"}, "model file 'olmo' needs what is not installed"),
     ],
 )
 def test_unknown_architecture_is_named(config: dict[str, Any], words: str) -> None:

@@ -42,9 +42,16 @@ def read_shape(config: str) -> ModelShape:
     with tempfile.TemporaryDirectory() as folder, hush_transformers():
         Path(folder, "config.json").write_text(config, encoding="utf-8")
         model = sketch_model(Path(folder)).to(torch.bfloat16)  # products of experts have no others
+    try:
+        return describe_model(model, ConfigReader(json.loads(config)))
+    except AttributeError as error:
+        raise Unsupported(f"the structure of this model is not the usual one: {error}", HINT) from error
+
+
+def describe_model(model: Any, reader: ConfigReader) -> ModelShape:  # noqa: ANN401 -- a model of transformers
+    """Return the shape of a model without weights; raises Unsupported, or AttributeError for what it lacks."""
     calls, counted = list_calls(model), count_parts(model)
     settings, decoder, head = model.config.get_text_config(), model.get_decoder(), model.get_output_embeddings()
-    reader = ConfigReader(json.loads(config))
     is_plain = all(call.key.shape == call.value.shape for call in calls)  # a latent is kept as something else
     if not is_plain or [call.layer for call in calls] != list(range(len(decoder.layers))):
         raise Unsupported("a layer of this model keeps something other than keys and values of its own", HINT)

@@ -207,12 +207,16 @@ def read_sketch(folder: Path) -> tuple[Any, Shape]:
     with hush_transformers():
         model = sketch_model(folder)
     config = model.config.get_text_config()
-    shape = Shape(
-        num_layers=len(model.get_decoder().layers),
-        hidden_size=config.hidden_size,
-        vocab_size=config.vocab_size,
-        context_length=config.max_position_embeddings,
-        is_tied=bool(config.tie_word_embeddings),
-        eps=0.0,
-    )
+    try:
+        shape = Shape(
+            num_layers=len(model.get_decoder().layers),
+            hidden_size=config.hidden_size,
+            vocab_size=config.vocab_size,
+            context_length=config.max_position_embeddings,
+            is_tied=bool(getattr(config, "tie_word_embeddings", False)),
+            eps=0.0,
+        )
+    except AttributeError as error:
+        message = f"the settings of this model are not the usual ones: {error}"
+        raise Unsupported(message, "choose another backend") from error
     return model, shape

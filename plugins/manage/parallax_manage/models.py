@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 
 from parallax_core.api import (
     Border,
+    ConfigReader,
     ModelShape,
     ParallaxError,
     StagePlan,
@@ -18,6 +20,7 @@ from parallax_core.api import (
     UnknownName,
     Unsupported,
     count_border_bytes,
+    count_layers,
     format_bytes,
     list_borders,
     read_object,
@@ -45,6 +48,8 @@ from parallax_core.api.source import find_tokenizer
 summary = "List, fetch, describe and remove models, and change those of a running server."
 app = new_app(summary, extend("models"))
 
+FOUND = "parallax.found_models"
+"""The entry-point group of functions that return `StoredModel` of other programs, by the names of their sources."""
 ModelArgument = Annotated[str, typer.Argument(help="A folder, a hub id such as org/name, pypi:NAME, or an alias.")]
 
 
@@ -60,6 +65,9 @@ def list_models() -> None:
     stored = [(f"{source}:{model.name}", _describe_size(model), layers, model.path) for source, model, layers in models]
     print_table(("MODEL", "SIZE", "LAYERS", "FOLDER"), sorted(stored), empty="no models on this machine yet")
     print()
+    if found := [row for row in _list_found() if row[0] not in {name for name, *_ in stored}]:
+        print_table(("OF ANOTHER PROGRAM", "SIZE", "PLACE"), sorted(found))
+        print()
     aliases = [
         (alias, target.partition("#")[0], _presence(catalog, alias)) for alias, target in catalog.aliases().items()
     ]
@@ -96,6 +104,13 @@ def rm(model: ModelArgument) -> None:
     print(f"removed {model}, {_megabytes(freed)} freed")
 
 
+def _list_found() -> Iterator[tuple[str, str, Path]]:
+    """Yield the models of other programs that sources use where they lie."""
+    for point in entry_points(group=FOUND):
+        models: Sequence[StoredModel] = point.load()()
+        yield from ((f"{point.name}:{model.name}", _megabytes(model.size_bytes), model.path) for model in models)
+
+
 def _explain_absence(catalog: Catalog, model: str) -> UnknownName:
     located = catalog.locate(model)
     if not catalog.takes_paths(located):
@@ -123,18 +138,19 @@ def _presence(catalog: Catalog, alias: str) -> str:
 
 def _describe(folder: Path, ref: str, size: str, host: PluginHost) -> list[tuple[str, object]]:
     config, text = read_object(folder / "config.json"), ModelTokenizer(folder)
+    inner, named = ConfigReader(config).raw, config.get("architectures")
     return [
         ("model", ref.partition("#")[0]),
         ("folder", folder),
         ("size", size),
-        ("architecture", ", ".join(config.get("architectures", ())) or "not stated"),
-        ("layers", config.get("num_hidden_layers", "not stated")),
-        ("hidden size", config.get("hidden_size", "not stated")),
-        ("vocabulary", config.get("vocab_size", "not stated")),
-        ("context", f"{config.get('max_position_embeddings', 'not stated')} tokens"),
+        ("architecture", ", ".join(map(str, named)) if isinstance(named, list) and named else "not stated"),
+        ("layers", count_layers(config) or "not stated"),
+        ("hidden size", inner.get("hidden_size", "not stated")),
+        ("vocabulary", inner.get("vocab_size", "not stated")),
+        ("context", f"{inner.get('max_position_embeddings', 'not stated')} tokens"),
         *_describe_family(host, config),
         *_describe_loaded(host, folder),
-        ("stored dtype", config.get("dtype") or config.get("torch_dtype") or "not stated"),
+        ("stored dtype", config.get("dtype") or inner.get("dtype") or config.get("torch_dtype") or "not stated"),
         ("chat template", "yes" if text.can_chat else "no"),
         ("default sampling", _describe_defaults(text.defaults)),
         ("stop tokens", ", ".join(map(str, sorted(text.stop_ids))) or "none"),

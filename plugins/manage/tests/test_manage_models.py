@@ -150,3 +150,35 @@ def test_model_is_shown_with_its_borders(tmp_path: Path) -> None:
         "between stages": "hidden of 32, for each token: 64 bytes in 16 bits",
         "stages begin with": "layer 0, or 1 to 3: layer 5 reads the keys of layer 3",
     }
+
+
+def test_models_of_other_programs_are_listed_with_their_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    owner = tmp_path / "cache/models--tiny--other"
+    (owner / "refs").mkdir(parents=True)
+    (owner / "refs/main").write_text("0" * 40)
+    snapshot = owner / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    for name, content in (LAYERED | {"tokenizer.json": TOKENIZER}).items():
+        (snapshot / name).write_bytes(content)
+    list_models()
+    rows = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert f"hf:tiny/other {WHOLE_MB} {snapshot}" in rows[rows.index("OF ANOTHER PROGRAM SIZE PLACE") :]
+
+
+@pytest.mark.parametrize("named", [None, ["Other"], []])
+def test_show_reads_the_settings_of_the_text_in_a_model_that_sees(
+    named: object, hub: FakeHub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {"architectures": named, "dtype": None, "text_config": CONFIG | {"dtype": "bfloat16"}}
+    hub.add(NAME, LAYERED | {"config.json": json.dumps(config).encode(), "tokenizer.json": TOKENIZER})
+    pull(NAME)
+    capsys.readouterr()
+    show(NAME)
+    rows = {line[:17].strip(): line[17:].strip() for line in capsys.readouterr().out.splitlines()}
+    assert rows["architecture"] == ("Other" if named else "not stated")
+    assert (rows["layers"], rows["hidden size"], rows["vocabulary"]) == (str(LAYERS), "8", "2")
+    assert (rows["context"], rows["stored dtype"]) == ("64 tokens", "bfloat16")

@@ -38,7 +38,7 @@ LISTED = ("config", "downloads", "gated", "gguf", "safetensors")
 """What it says of each."""
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)", re.ASCII)
-_PASSING = frozenset({408, 429, 500, 502, 503, 504})
+PASSING = frozenset({408, 429, 500, 502, 503, 504})
 """HTTP statuses after which a retry may succeed."""
 
 
@@ -52,8 +52,8 @@ class HubClient:
     files: Sequence[RemoteFile]
     """The files in the layout of models, and GGUF files; see `is_in_layout`."""
 
-    @staticmethod
-    def connect(repo: str, revision: str) -> HubClient:
+    @classmethod
+    def connect(cls, repo: str, revision: str) -> HubClient:
         """Look up the commit of ``revision`` and its files on the hub.
 
         Raises:
@@ -68,22 +68,22 @@ class HubClient:
                 info = api.model_info(
                     repo, revision=revision, files_metadata=True, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT
                 )
-                return HubClient(endpoint, repo, _commit(info), _layout_files(info))
+                return cls(endpoint, repo, _commit(info), _layout_files(info))
             except (ValueError, TypeError, LookupError) as error:
                 message = f"{endpoint} does not answer like a hub of models: {error}"
                 raise ParallaxError(
                     message, "check HF_ENDPOINT, and whether a proxy or login page is in between"
                 ) from error
 
-    @staticmethod
-    def return_to(repo: str, commit: str, files: Sequence[RemoteFile]) -> HubClient:
+    @classmethod
+    def return_to(cls, repo: str, commit: str, files: Sequence[RemoteFile]) -> HubClient:
         """Return a repository at a commit whose files are known, without a request.
 
         Raises:
             ParallaxError: if ``HF_ENDPOINT`` is not a valid address.
         """
         _set_up_library()
-        return HubClient(_endpoint(), repo, commit, files)
+        return cls(_endpoint(), repo, commit, files)
 
     @contextmanager
     def open(self, file: RemoteFile, start: int, stop: int) -> Iterator[Incoming]:
@@ -99,7 +99,7 @@ class HubClient:
             get_session().stream("GET", url, headers=headers, timeout=timeout) as response,
         ):
             hf_raise_for_status(response)
-            begin, size = _read_range(response.status_code, response.headers)
+            begin, size = read_range(response.status_code, response.headers)
             yield Incoming(begin, size, response.iter_bytes())
 
 
@@ -150,7 +150,7 @@ def search_hub(text: str, most: int) -> list[ListedModel]:
         raise ParallaxError(message, "check HF_ENDPOINT, and whether a proxy or login page is in between") from error
 
 
-def _read_range(status: int, headers: Mapping[str, str]) -> tuple[int, int | None]:
+def read_range(status: int, headers: Mapping[str, str]) -> tuple[int, int | None]:
     """Return the offset of the answer's first byte, and the size of the file if the answer states it."""
     if status == HTTPStatus.PARTIAL_CONTENT:
         stated = headers.get("Content-Range", "")
@@ -232,7 +232,7 @@ def _explain_status(error: HfHubHTTPError, repo: str) -> ParallaxError:
         message = f"the hub refuses access to {repo} (HTTP {status})"
         return ParallaxError(message, "set HF_TOKEN to a valid token that may read this model, or unset a wrong one")
     message = f"the hub answers HTTP {status} for {repo}"
-    if status in _PASSING:
+    if status in PASSING:
         wait = error.response.headers.get("Retry-After", "0")
         after_s = min(float(wait), LONGEST_WAIT_S) if wait.isdigit() else 0
         return TransientError(message, "try again in a while", after_s)

@@ -6,12 +6,13 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from parallax_core.api import ParallaxError, Progress, UnknownName, Unsupported
+from parallax_core.api import ParallaxError, Progress, StoredModel, UnknownName, Unsupported
 from parallax_source_hub.partial_file import RemoteFile
-from parallax_source_hub.source import Fetch, HubSource
+from parallax_source_hub.source import Fetch, RepositorySource
 from parallax_source_hub.stores import LocalFile
 
 DEFAULT_HOST, DEFAULT_OWNER, DEFAULT_TAG = "registry.ollama.ai", "library", "latest"
@@ -55,7 +56,7 @@ class OllamaName:
         return f"{'/'.join(shown)}:{self.tag}"
 
 
-class OllamaSource(HubSource):
+class OllamaSource(RepositorySource):
     """Makes standard folders of the models of Ollama, without a copy of their files; downloads nothing.
 
     ``OLLAMA_MODELS`` has the same meaning as in Ollama.
@@ -77,6 +78,16 @@ class OllamaSource(HubSource):
 def locate_store() -> Path:
     """Return the folder of Ollama's models."""
     return Path(os.environ.get("OLLAMA_MODELS") or "~/.ollama/models").expanduser()
+
+
+def list_models() -> list[StoredModel]:
+    """Return the models of Ollama that this source uses, sorted by name."""
+    found = []
+    for name in list_names(locate_store()):
+        with suppress(ParallaxError):
+            file = read_manifest(locate_store(), name)
+            found.append(StoredModel(name=str(name), path=file.path, size_bytes=file.remote.size))
+    return sorted(found, key=lambda model: model.name)
 
 
 def read_manifest(store: Path, name: OllamaName) -> LocalFile:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from parallax_core.api import ModelFolder, ParallaxError, Progress, SourceContext, StoredModel, UnknownName, silent
 from parallax_source_hub import gguf_download
@@ -20,9 +21,12 @@ from parallax_source_hub.gguf_download import GgufDownload
 from parallax_source_hub.gguf_files import choose_gguf
 from parallax_source_hub.model_cache import CachedModel, ModelCache
 from parallax_source_hub.model_download import IsWanted, ModelDownload, has_files, has_tensors
-from parallax_source_hub.model_files import choose_candidates
+from parallax_source_hub.model_files import choose_candidates, weigh_formats
 from parallax_source_hub.partial_file import RemoteFile
 from parallax_source_hub.stores import LocalFile, find_folder, find_gguf, list_digests
+
+if TYPE_CHECKING:
+    from parallax_source_hub.client import HubClient
 
 LOCAL = "local"
 """The beginning of what stands for the commit of a model of another program."""
@@ -70,14 +74,14 @@ Fetch = Callable[[ModelDownload | GgufDownload], None]
 """Fetches what is wanted of a model."""
 
 
-class HubSource:
-    """Downloads models of the hub into its folder, lists and removes them.
+class RepositorySource:
+    """Downloads models of a hub of repositories into its folder, lists and removes them.
 
-    ``HF_ENDPOINT``, ``HF_TOKEN``, ``HF_HUB_OFFLINE``, ``HF_HOME`` and ``HF_HUB_CACHE`` have the same meaning as in
-    huggingface_hub. What huggingface_hub, llama.cpp or LM Studio has whole on this machine is used where it lies.
+    What another program has whole on this machine is used where it lies.
     """
 
-    scheme = "hf"
+    scheme: str
+    """The name of the source."""
 
     def __init__(self, context: SourceContext, pauses_s: Sequence[float] = PAUSES_S) -> None:
         """Store models in ``context.folder``; wait ``pauses_s`` seconds before the retries of a broken transfer."""
@@ -208,16 +212,15 @@ class HubSource:
         name = str(wanted)
         record = self._cache.read_begun(name)
         is_begun = record is not None and not record.commit.startswith(LOCAL) and self._cache.has_weights(name)
-        if wanted.kind and not is_begun and (local := find_gguf(wanted.repo, wanted.revision, wanted.kind)):
+        if wanted.kind and not is_begun and (local := self._find_gguf(wanted)):
             self._use(name, local, progress, fetch)
             return
-        from parallax_source_hub.client import HubClient
-
+        client = self._load_client()
         if is_begun and record is not None:
             # It is finished at the commit where it was begun, wherever its branch points now.
-            remote = HubClient.return_to(wanted.repo, record.commit, record.sources or record.files)
+            remote = client.return_to(wanted.repo, record.commit, record.sources or record.files)
         else:
-            remote = HubClient.connect(wanted.repo, wanted.revision)
+            remote = client.connect(wanted.repo, wanted.revision)
             sources = choose_gguf(wanted.place, wanted.kind, remote.files) if wanted.kind else []
             files = [] if wanted.kind else choose_candidates(name, remote.files)
             record = self._cache.begin(name, remote.commit, files, sources)
@@ -226,7 +229,63 @@ class HubSource:
             fetch(make(record, self._cache, Download(remote.open, self._pauses_s), progress))
         except UnknownName as error:
             message = f"{name} was begun at commit {record.commit}, which the hub no longer has"
-            raise ParallaxError(message, f"delete it with `parallax models rm hf:{name}` and fetch it again") from error
+            hint = f"delete it with `parallax models rm {self.scheme}:{name}` and fetch it again"
+            raise ParallaxError(message, hint) from error
+
+    def _find_gguf(self, wanted: HubName) -> list[LocalFile]:
+        """Return the GGUF files of a model that another program has."""
+        return find_gguf(wanted.repo, wanted.revision, wanted.kind)
+
+    def _load_client(self) -> type[HubClient]:
+        """Import the client of the hub."""
+        from parallax_source_hub.client import HubClient
+
+        return HubClient
+
+
+class HubSource(RepositorySource):
+    """Downloads models of the hub, and finds those that are there.
+
+    ``HF_ENDPOINT``, ``HF_TOKEN``, ``HF_HUB_OFFLINE``, ``HF_HOME`` and ``HF_HUB_CACHE`` have the same meaning as in
+    huggingface_hub. What huggingface_hub, llama.cpp or LM Studio has whole on this machine is used where it lies.
+    """
+
+    scheme = "hf"
+
+    def search(self, text: str, most: int) -> list[dict[str, Any]]:
+        """Return up to ``most`` models of the hub with weights whose names contain a text, the most fetched first.
+
+        Each has ``name``, ``downloads``, ``parameters`` (or None), ``is_gated`` and ``architectures``.
+
+        Raises:
+            ParallaxError: if the hub is not to be asked, cannot be reached, or refuses.
+        """
+        from parallax_source_hub.client import search_hub
+
+        return [
+            {
+                "name": each.id,
+                "downloads": each.downloads,
+                "parameters": weights.total,
+                "is_gated": bool(each.gated),
+                "architectures": (each.config and each.config.architectures) or [],
+            }
+            for each in search_hub(text, most)
+            if (weights := each.safetensors or each.gguf)
+        ]
+
+    def list_formats(self, name: str) -> dict[str, int]:
+        """Return the formats of a model of the hub, by what to load for each, with the bytes of its weights.
+
+        Raises:
+            UnknownName: if there is no such model.
+            ParallaxError: if the hub cannot be reached or refuses.
+        """
+        from parallax_source_hub.client import HubClient
+
+        wanted = HubName.parse(name)
+        files = HubClient.connect(wanted.repo, wanted.revision).files
+        return {str(replace(wanted, kind=kind)): size for kind, size in weigh_formats(files).items()}
 
 
 def _link(link: Path, target: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from parallax_core.api import ModelSource, ParallaxError, SourceContext, UnknownName, Unsupported, silent
 from parallax_core.testing.partial_source import PartialSourceConformance
-from parallax_source_hub.ollama import ADAPTER, MODEL, MOST_BYTES, OllamaName, OllamaSource
+from parallax_source_hub.ollama import ADAPTER, MODEL, MOST_BYTES, OllamaName, OllamaSource, list_models
 from tests.support.tinyllama import TinyLlama
 
 TEMPLATE = "application/vnd.ollama.image.template"
@@ -120,3 +120,12 @@ def test_model_that_cannot_be_read_is_refused_by_what_it_lacks(store: Path, sour
     ):
         with pytest.raises(kind, match=text):
             source.fetch(name, silent)
+
+
+def test_models_are_listed_by_their_names(store: Path) -> None:
+    write_manifest(store, "registry.ollama.ai/library/broken/latest", b"{")
+    blob = store / "blobs" / f"sha256-{'0' * 64}"
+    assert [(model.name, model.path) for model in list_models()] == [
+        ("hf.co/tiny/model-GGUF:Q8_0", blob),
+        ("tiny:latest", blob),
+    ]

@@ -10,6 +10,7 @@ import pytest
 from parallax_core.api import ParallaxError, UnknownName, silent
 from parallax_core.api.source import find_missing
 from parallax_source_hub.source import HubSource
+from parallax_source_hub.stores import list_models
 from tests.support.fakehub import FakeHub
 from tests.support.tinyhub import LAYERED, MODEL, NAME, contents, make_stage, read_stage, split_layered
 from tests.support.tinyhub import Stage as TinyStage
@@ -140,3 +141,27 @@ def test_gguf_file_that_is_gone_is_downloaded(hub: FakeHub, source: HubSource, h
     path.unlink()
     assert json.loads((source.fetch(f"{NAME}:Q8_0", silent).path / "config.json").read_text())["hidden_size"] == 32
     assert hub.fetched()
+
+
+def test_models_of_other_programs_are_listed_where_they_lie(home: Path, tmp_path: Path, source: HubSource) -> None:
+    content = TinyLlama().write(tmp_path / "x.gguf").read_bytes()
+    snapshot = fill_cache(home / ".cache/huggingface/hub", MODEL | {GGUF: content})
+    studio, llama = home / ".lmstudio/models/tiny/studio", home / ".cache/llama.cpp"
+    for path in (studio / GGUF, studio / "half-Q4_0-00001-of-00002.gguf", llama / "o_n_e-GGUF_one-Q8_0.gguf"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    (llama / "nobody.gguf").write_bytes(content)
+    listed = {model.name: model.path for model in list_models()}
+    assert listed == {
+        NAME: snapshot,
+        f"{NAME}:Q8_0": (snapshot / GGUF).resolve(),
+        "tiny/studio:Q8_0": studio / GGUF,
+        "o/n_e-GGUF:Q8_0": llama / "o_n_e-GGUF_one-Q8_0.gguf",
+    }
+    for name in listed:
+        assert source.fetch_without_weights(name, silent).path.is_dir()
+
+
+def test_nothing_is_listed_where_there_is_nothing(home: Path) -> None:
+    assert not home.exists()
+    assert list_models() == []

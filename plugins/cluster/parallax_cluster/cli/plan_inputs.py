@@ -48,13 +48,13 @@ class MeasuredModel(NamedTuple):
     """The bytes kept for adapters beside each layer; see `LoadedSize`."""
 
 
-def read_nodes(path: Path) -> Any:  # noqa: ANN401 -- of any type; `read_cluster` checks it
-    """Return the contents of a nodes file; raises UsageError if it is neither TOML nor JSON."""
+def read_nodes(path: Path, what: str = "nodes") -> Any:  # noqa: ANN401 -- of any type; its reader checks it
+    """Return the contents of a file of nodes, or of what else is named; raises UsageError if it is no TOML or JSON."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}", "name a file of nodes, in TOML or JSON") from error
+        raise UsageError(f"{path} cannot be read: {error}", f"name a file of {what}, in TOML or JSON") from error
     except ValueError as error:
         kind = "JSON" if path.suffix == ".json" else "TOML"
         raise UsageError(f"{path} is not valid {kind}: {error}", "a name that ends in .json is read as JSON") from error

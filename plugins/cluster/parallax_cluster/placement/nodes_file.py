@@ -118,7 +118,7 @@ def read_cluster(contents: object) -> ClusterProfile:
     try:
         file = msgspec.convert(contents, NodesFile)
     except msgspec.ValidationError as error:
-        raise UsageError(_explain(str(error)), HINT) from error
+        raise UsageError(name_field(str(error)), HINT) from error
     if (number := sum(entry.count * entry.gpus for entry in file.nodes)) > MOST_NODES:
         raise UsageError(f"nodes: {number} nodes are too many", f"name {MOST_NODES} at most")
     nodes = tuple(node for rank, entry in enumerate(file.nodes) for node in _make_nodes(entry, f"nodes[{rank}]"))
@@ -273,7 +273,7 @@ def _check_known(names: tuple[str, ...], known: set[str], where: str) -> None:
             raise UsageError(message, f"there are {', '.join(sorted(known)[:20])}")
 
 
-def _explain(reason: str) -> str:
+def name_field(reason: str) -> str:
     """Return a validation error with the field first: ``nodes[0].memory_gb: Expected ...``."""
     found = re.fullmatch(r"(.*) - at `\$\.?(.*)`", reason, re.DOTALL)
     return f"{found.group(2)}: {found.group(1)}" if found and found.group(2) else reason

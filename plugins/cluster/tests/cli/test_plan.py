@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from parallax_cluster.cli.model_list import SHIPPED
 from tests.unit.cli.command_here import run_here
 
 CONFIG = {
@@ -46,9 +47,7 @@ tflops = 1000
 bandwidth_gb_s = 8000
 """
 """A node on which every published model fits."""
-MODELS: list[dict[str, Any]] = json.loads(
-    (Path(__file__).parents[4] / "benchmarks/data/published-models.json").read_text(encoding="utf-8")
-)
+MODELS: list[dict[str, Any]] = json.loads(SHIPPED.read_text(encoding="utf-8"))["models"]
 
 
 @pytest.fixture
@@ -208,4 +207,4 @@ def test_plan_weighs_a_published_model_as_its_authors_do(model: dict[str, Any], 
     (tmp_path / "nodes.toml").write_text(LARGE)
     [plan] = read_plans(tmp_path, "--weight-bits", "16", "--concurrency", "1")
     weights = sum(stage["weights_bytes"] for pipeline in plan["pipelines"] for stage in pipeline["stages"])
-    assert weights / 2 == pytest.approx(float(model["total"].removesuffix("B")) * 1e9, rel=0.01)
+    assert weights / 2 == pytest.approx(float(model["params"].removesuffix("B")) * 1e9, rel=0.01)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from huggingface_hub import close_session
 
+from parallax_cluster.cli.model_list import SHIPPED
 from parallax_cluster.deploy.weight_size import fetch_headers, measure_stored, read_model
 from parallax_cluster.placement.demand import measure_demand
 from parallax_core.api import ModelDemand, silent
@@ -19,12 +20,7 @@ from parallax_core.api.source import INDEX
 from tests.support.fakehub import FakeHub
 
 BYTES = {"BF16": 2, "U8": 1, "F32": 4}
-MODELS = {
-    each["name"]: each["config"]
-    for each in json.loads(
-        (Path(__file__).parents[4] / "benchmarks/data/published-models.json").read_text(encoding="utf-8")
-    )
-}
+MODELS = {each["name"]: each["config"] for each in json.loads(SHIPPED.read_text(encoding="utf-8"))["models"]}
 GPT_OSS = MODELS["gpt-oss-120b"] | {"quantization_config": {"quant_method": "mxfp4"}}
 LLAMA = MODELS["Llama-3.1-70B"]
 DEEPSEEK = MODELS["DeepSeek-V3"]

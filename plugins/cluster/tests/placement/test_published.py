@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from parallax_cluster.cli.model_list import SHIPPED
 from parallax_cluster.placement.demand import measure_demand
 from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_cluster.placement.nodes_file import read_cluster
@@ -22,7 +23,7 @@ from parallax_core.contracts.stage import LayerRange
 DATA = json.loads((Path(__file__).parents[4] / "benchmarks/data/published-speeds.json").read_text(encoding="utf-8"))
 ROWS: list[dict[str, Any]] = DATA["rows"]
 EXPERTS: list[dict[str, Any]] = DATA["experts"]
-MODELS = json.loads((Path(__file__).parents[4] / "benchmarks/data/published-models.json").read_text(encoding="utf-8"))
+MODELS = json.loads(SHIPPED.read_text(encoding="utf-8"))["models"]
 CONFIGS = {each["name"]: each["config"] for each in MODELS}
 FLEETS: list[dict[str, Any]] = DATA["fleets"]
 PROMPTS = [row for row in ROWS if "prompt_tokens_per_s" in row and "gpus" not in row]
