@@ -118,7 +118,8 @@ class ServerCatalog:
     def search(self, text: str, most: int) -> list[FoundModelReply]:
         """Return models that are elsewhere; see `SearchableSource.search`."""
         sources = [source for name in self.list_searched() if (source := self._open(name))]
-        return [self._show(each) for source in sources for each in source.search(text, most)][:most]
+        found = {each["name"]: each for source in sources for each in source.search(text, most)}
+        return [self._show(each) for each in list(found.values())[:most]]
 
     def list_formats(self, name: str) -> list[FormatReply]:
         """Return the formats of a model, the smallest first.

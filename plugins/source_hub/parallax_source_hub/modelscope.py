@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from parallax_core.api import ModelFolder, StoredModel
-from parallax_source_hub.source import HubName, RepositorySource
+from parallax_source_hub.source import HubName, HubSource
 from parallax_source_hub.stores import LocalFile, find_whole
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ DOT = "___"
 """What its own library writes for a dot in the name of a folder."""
 
 
-class ModelScopeSource(RepositorySource):
+class ModelScopeSource(HubSource):
     """Downloads models of ModelScope, or uses those of its own library where they lie.
 
     ``MODELSCOPE_ENDPOINT``, ``MODELSCOPE_DOMAIN``, ``MODELSCOPE_API_TOKEN`` and ``MODELSCOPE_CACHE`` have the same

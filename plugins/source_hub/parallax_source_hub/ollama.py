@@ -12,7 +12,7 @@ from pathlib import Path
 
 from parallax_core.api import ParallaxError, Progress, StoredModel, UnknownName, Unsupported
 from parallax_source_hub.partial_file import RemoteFile
-from parallax_source_hub.source import Fetch, RepositorySource
+from parallax_source_hub.source import Fetch, HubSource
 from parallax_source_hub.stores import LocalFile
 
 DEFAULT_HOST, DEFAULT_OWNER, DEFAULT_TAG = "registry.ollama.ai", "library", "latest"
@@ -56,7 +56,7 @@ class OllamaName:
         return f"{'/'.join(shown)}:{self.tag}"
 
 
-class OllamaSource(RepositorySource):
+class OllamaSource(HubSource):
     """Makes standard folders of the models of Ollama, without a copy of their files; downloads nothing.
 
     ``OLLAMA_MODELS`` has the same meaning as in Ollama.

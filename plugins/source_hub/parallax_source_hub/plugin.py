@@ -14,7 +14,7 @@ def parallax_register_sources() -> Iterable[SourceSpec]:
         SourceSpec(
             name="hf",
             summary="models of the Hugging Face hub, as org/name, org/name@revision or, in GGUF, org/name:Q4_K_M",
-            factory=Ref("parallax_source_hub.source:HubSource"),
+            factory=Ref("parallax_source_hub.search:SearchableHub"),
         ),
         SourceSpec(
             name="ms",

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from parallax_core.api import ModelFolder, ParallaxError, Progress, SourceContext, StoredModel, UnknownName, silent
 from parallax_source_hub import gguf_download
@@ -21,7 +21,7 @@ from parallax_source_hub.gguf_download import GgufDownload
 from parallax_source_hub.gguf_files import choose_gguf
 from parallax_source_hub.model_cache import CachedModel, ModelCache
 from parallax_source_hub.model_download import IsWanted, ModelDownload, has_files, has_tensors
-from parallax_source_hub.model_files import choose_candidates, weigh_formats
+from parallax_source_hub.model_files import choose_candidates
 from parallax_source_hub.partial_file import RemoteFile
 from parallax_source_hub.stores import LocalFile, find_folder, find_gguf, list_digests
 
@@ -74,14 +74,14 @@ Fetch = Callable[[ModelDownload | GgufDownload], None]
 """Fetches what is wanted of a model."""
 
 
-class RepositorySource:
-    """Downloads models of a hub of repositories into its folder, lists and removes them.
+class HubSource:
+    """Downloads models of the hub into its folder, lists and removes them.
 
-    What another program has whole on this machine is used where it lies.
+    ``HF_ENDPOINT``, ``HF_TOKEN``, ``HF_HUB_OFFLINE``, ``HF_HOME`` and ``HF_HUB_CACHE`` have the same meaning as in
+    huggingface_hub. What huggingface_hub, llama.cpp or LM Studio has whole on this machine is used where it lies.
     """
 
-    scheme: str
-    """The name of the source."""
+    scheme = "hf"
 
     def __init__(self, context: SourceContext, pauses_s: Sequence[float] = PAUSES_S) -> None:
         """Store models in ``context.folder``; wait ``pauses_s`` seconds before the retries of a broken transfer."""
@@ -241,51 +241,6 @@ class RepositorySource:
         from parallax_source_hub.client import HubClient
 
         return HubClient
-
-
-class HubSource(RepositorySource):
-    """Downloads models of the hub, and finds those that are there.
-
-    ``HF_ENDPOINT``, ``HF_TOKEN``, ``HF_HUB_OFFLINE``, ``HF_HOME`` and ``HF_HUB_CACHE`` have the same meaning as in
-    huggingface_hub. What huggingface_hub, llama.cpp or LM Studio has whole on this machine is used where it lies.
-    """
-
-    scheme = "hf"
-
-    def search(self, text: str, most: int) -> list[dict[str, Any]]:
-        """Return up to ``most`` models of the hub with weights whose names contain a text, the most fetched first.
-
-        Each has ``name``, ``downloads``, ``parameters`` (or None), ``is_gated`` and ``architectures``.
-
-        Raises:
-            ParallaxError: if the hub is not to be asked, cannot be reached, or refuses.
-        """
-        from parallax_source_hub.client import search_hub
-
-        return [
-            {
-                "name": each.id,
-                "downloads": each.downloads,
-                "parameters": weights.total,
-                "is_gated": bool(each.gated),
-                "architectures": (each.config and each.config.architectures) or [],
-            }
-            for each in search_hub(text, most)
-            if (weights := each.safetensors or each.gguf)
-        ]
-
-    def list_formats(self, name: str) -> dict[str, int]:
-        """Return the formats of a model of the hub, by what to load for each, with the bytes of its weights.
-
-        Raises:
-            UnknownName: if there is no such model.
-            ParallaxError: if the hub cannot be reached or refuses.
-        """
-        from parallax_source_hub.client import HubClient
-
-        wanted = HubName.parse(name)
-        files = HubClient.connect(wanted.repo, wanted.revision).files
-        return {str(replace(wanted, kind=kind)): size for kind, size in weigh_formats(files).items()}
 
 
 def _link(link: Path, target: Path) -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from parallax_core.api import ParallaxError, UnknownName
-from parallax_source_hub.source import HubSource
+from parallax_core.api import ParallaxError, SourceContext, UnknownName
+from parallax_source_hub.search import SearchableHub
 from tests.support.fakehub import FakeHub, Fault
 from tests.support.tinyhub import MODEL, UNWANTED, WEIGHTS
 
 
-def test_models_with_weights_are_found_by_a_part_of_their_names(hub: FakeHub, source: HubSource) -> None:
+@pytest.fixture
+def source(folder: Path) -> SearchableHub:
+    return SearchableHub(SourceContext(folder=folder))
+
+
+def test_models_with_weights_are_found_by_a_part_of_their_names(hub: FakeHub, source: SearchableHub) -> None:
     hub.add("Org/Tiny", {**MODEL, "config.json": b'{"architectures": ["LlamaForCausalLM"]}'}, token="hf_x")
     hub.add("org/tiny-gguf", {"tiny-Q4_K_M.gguf": b"GGUF"})
     hub.add("org/tiny-pickled", {"pytorch_model.bin": b"pickled"})
@@ -28,7 +35,7 @@ def test_models_with_weights_are_found_by_a_part_of_their_names(hub: FakeHub, so
     assert [each["name"] for each in source.search("tiny", 1)] == ["Org/Tiny"]
 
 
-def test_formats_have_the_sizes_of_their_weights(hub: FakeHub, source: HubSource) -> None:
+def test_formats_have_the_sizes_of_their_weights(hub: FakeHub, source: SearchableHub) -> None:
     hub.add(
         "org/tiny", MODEL | UNWANTED | {"tiny-Q8_0-00001-of-00002.gguf": b"12", "tiny-Q8_0-00002-of-00002.gguf": b"3"}
     )
@@ -41,7 +48,9 @@ def test_formats_have_the_sizes_of_their_weights(hub: FakeHub, source: HubSource
         source.list_formats("org/none")
 
 
-def test_hub_that_cannot_be_asked_is_named(hub: FakeHub, source: HubSource, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_that_cannot_be_asked_is_named(
+    hub: FakeHub, source: SearchableHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hub.faults.append(Fault("/api/models", status=500))
     with pytest.raises(ParallaxError, match="HTTP 500"):
         source.search("x", 1)

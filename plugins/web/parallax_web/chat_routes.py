@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
@@ -24,8 +25,8 @@ from parallax_web import plugin
 from parallax_web.chat_body import ChatBody, write
 from parallax_web.chat_store import ChatHeading, ChatReply, ChatStore
 
-CALLER, KEY = b"caller:", b"caller:key "
-"""How the id of a session's client begins, and of one that an API key has opened."""
+CALLER = re.compile(rb"caller:\d+:(?:key ([0-9a-f]{64})|([0-9a-f]{64})|(.*))", re.DOTALL)
+"""Matches the id of a client that an authenticator knows: a session by a key, one by a link, or another plugin's."""
 ERRORS = describe_errors(401, 403)
 Name = Annotated[str, fastapi.Path(pattern=r"^[\w-]{1,64}$", description="An id that the client has made up.")]
 
@@ -68,12 +69,13 @@ def find_owner(client: bytes) -> bytes:
     Raises:
         InvalidRequest: if it has none, and its session ends before long.
     """
-    if client.startswith(KEY):
-        return b"key:" + bytes.fromhex(client.removeprefix(KEY).decode())
-    if client.startswith(CALLER):
+    if (found := CALLER.fullmatch(client)) is None:
+        return client
+    key, link, other = found.groups()
+    if link:
         message = "conversations are kept for API keys, and this session was opened by a link"
         raise InvalidRequest(message, hint="sign in by an API key")
-    return client
+    return b"key:" + bytes.fromhex(key.decode()) if key else b"caller:" + other
 
 
 def make_router(store: ChatStore, identify: Callable[[fastapi.Request], bytes]) -> fastapi.APIRouter:

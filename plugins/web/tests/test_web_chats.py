@@ -129,11 +129,12 @@ def test_file_is_its_owners_alone_and_of_one_server_and_stays(store: ChatStore, 
 
 
 def test_session_of_a_key_has_those_of_the_key_and_one_of_a_link_has_none() -> None:
-    assert find_owner(b"caller:key 0aff") == b"key:\x0a\xff"
+    assert find_owner(b"caller:0:key " + b"0a" * 32) == b"key:" + b"\x0a" * 32
+    assert find_owner(b"caller:1:Ann of another plugin") == b"caller:Ann of another plugin"
     assert find_owner(b"key:\x0a") == b"key:\x0a"
     assert find_owner(b"address:127.0.0.1") == b"address:127.0.0.1"
     with pytest.raises(InvalidRequest, match="opened by a link"):
-        find_owner(b"caller:0aff")
+        find_owner(b"caller:0:" + b"0a" * 32)
 
 
 def test_server_without_a_file_keeps_none(site: Site) -> None:

@@ -42,11 +42,13 @@ class IdleUses:
         has_changed = bool(best)
         while has_changed:
             has_changed = False
-            used, tried = {node for pipeline in best for node in pipeline.order}, set[Speed]()
+            used, tried = {node for pipeline in best for node in pipeline.order}, set[tuple[Speed, str]]()
             for node in (node for node in able if node not in used):
-                if self._is_quick and self._effort.left <= 0 and self._costs.speeds[node] in tried:
-                    continue  # alone it would be as one like it
-                tried.add(self._costs.speeds[node])
+                site = self._costs.nodes[node].site if self._effort.left > 0 else ""  # alone, it does not count
+                kind = self._costs.speeds[node], site
+                if self._is_quick and kind in tried:
+                    continue
+                tried.add(kind)
                 if (found := self.find_best(node, best, is_hopeful=True)) and is_better(found[0], score):
                     score, best = found
                     has_changed = True

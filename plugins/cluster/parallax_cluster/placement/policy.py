@@ -13,7 +13,7 @@ from parallax_cluster.placement.lease_plan import plan_leases
 from parallax_cluster.placement.movement import is_worth_moving, measure_movement
 from parallax_cluster.placement.pipeline import Pipeline
 from parallax_cluster.placement.search import MOST_SMALL, LayoutSearch
-from parallax_cluster.placement.seeds import Layout, deal_layouts
+from parallax_cluster.placement.seeds import Layout, deal_layouts, group_layouts
 from parallax_cluster.placement.shares import GAIN, is_better, rate_pipelines
 from parallax_cluster.placement.stage_table import Effort
 from parallax_core.api import Estimator, Placement, PlacementProblem
@@ -126,8 +126,15 @@ def _find_single(costs: CostModel) -> list[Pipeline]:
 
 def _list_starts(search: LayoutSearch, current: Layout, groups: Sequence[Sequence[Sequence[int]]]) -> Iterator[Layout]:
     """Yield first layouts, until the effort is spent: the current one, those that nodes are dealt to, and groups."""
-    dealt = deal_layouts(search.costs)
-    for layout in chain([current] if current else [], dealt, (tuple(map(tuple, group)) for group in groups)):
+    first = chain(
+        [current] if current else [], deal_layouts(search.costs), (tuple(map(tuple, each)) for each in groups)
+    )
+    if len(search.costs.nodes) > MOST_MEDIUM:  # each costs much of the effort, which is for improving the best
+        left = search.effort.left
+        yield from chain(first, group_layouts(search.costs))
+        search.effort.left = left
+        return
+    for layout in first:
         yield layout
         if not search.has_effort:
             break

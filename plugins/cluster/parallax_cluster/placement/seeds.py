@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from heapq import heapreplace
-from itertools import pairwise
+from itertools import pairwise, product
 
 from parallax_cluster.placement.cost_model import CostModel
 from parallax_cluster.placement.linked import grow_pipelines
@@ -15,6 +16,8 @@ MOST_STAGES = 16
 """No first layout has longer pipelines: the steps in flight grow with the stages, and the requests in each get few."""
 FEW = (2, 3)
 """Pipelines of this number of the largest nodes are tried alone: prompts hold up the other steps of a long one."""
+ROOMS, FILLED = (1, 4, 16), 0.9
+"""The requests for which pipelines of alike nodes have memory, and the share of it that whole layers fill."""
 MOST_SINGLE = 8
 """The most layouts of a single node to try alone; in larger clusters one node is never the best."""
 
@@ -41,6 +44,35 @@ def deal_layouts(costs: CostModel) -> Iterator[Layout]:
     for number in FEW:
         if number < len(nodes) and _count_copies(costs, largest[:number]):
             yield (order_nodes(costs, largest[:number]),)
+
+
+def group_layouts(costs: CostModel) -> Iterator[Layout]:
+    """Yield layouts of a large cluster whose pipelines have nodes that are alike: of like speed, or of a site.
+
+    Each has memory for the model and some requests.
+    """
+    nodes = [node for node in range(len(costs.nodes)) if can_hold(costs, node)]
+    whole = tuple((node,) for node in nodes if costs.count_fitting(node, 0, costs.num_layers) >= 1)
+    others = sorted(set(nodes) - {node for (node,) in whole})
+    by_speed = partial(sorted, key=lambda node: costs.speeds[node].byte_s)
+    by_site = partial(sorted, key=lambda node: (costs.nodes[node].site, -costs.speeds[node].memory))
+    has_sites = len({costs.nodes[node].site for node in nodes}) > 1
+    for sort, requests in product((by_speed, by_site)[: 1 + has_sites], ROOMS):
+        yield _group(costs, sort(nodes), requests)
+        if whole and others:
+            yield (*whole, *_group(costs, sort(others), requests))
+
+
+def _group(costs: CostModel, nodes: Sequence[int], requests: int) -> Layout:
+    """Return pipelines of consecutive nodes with memory for the model and some requests, a share of it for cuts."""
+    needed, groups, left = (costs.weights[-1] + requests * costs.kept[-1]) / FILLED, list[list[int]](), 0.0
+    for node in nodes:
+        if left <= 0:
+            groups.append([])
+            left = needed
+        groups[-1].append(node)
+        left -= costs.speeds[node].memory
+    return tuple(order_nodes(costs, group) for group in groups[: len(groups) - (left > 0)])
 
 
 def order_nodes(costs: CostModel, nodes: Iterable[int]) -> tuple[int, ...]:

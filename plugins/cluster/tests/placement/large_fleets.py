@@ -120,7 +120,7 @@ def list_simple(costs: CostModel) -> Iterator[tuple[str, list[Pipeline]]]:
         need = costs.weights[-1] + room_for * costs.kept[-1]
         for name, nodes, begun in (("all", able, []), ("rest", others, alone)):
             if nodes and (name == "all" or alone):
-                number = int(sum(costs.speeds[node].memory for node in nodes) * 0.9 // need)
+                number = min(len(nodes), int(sum(costs.speeds[node].memory for node in nodes) * 0.9 // need))
                 ordered = sorted(nodes, key=memory)
                 if number:
                     yield (
@@ -147,8 +147,7 @@ def _solve(costs: CostModel, groups: Iterable[list[int]]) -> list[Pipeline]:
     """Return a pipeline of each group, balanced for as many requests as it would get, or for one."""
     found, groups = [], list(groups)
     share = max(1, costs.goal.concurrency // max(1, len(groups)))
-    for group in groups:
-        order = order_nodes(costs, group)
+    for order in (order_nodes(costs, group) for group in groups if group):
         ranges = balance_ranges(costs, order, share) or balance_ranges(costs, order, 1)
         if ranges:
             found.append(Pipeline(costs, *ranges))
