@@ -30,8 +30,16 @@ from parallax_web.plugin import FOLDER, PATH
 Json = dict[str, Any]
 GB = 10**9
 STAGES = 4
-LONG = "tokens of an answer, with **bold** words, `code` and a [link](https://example.org/x) now and then. "
-"""What an answer is made of, word by word."""
+TEXT = "tokens of an answer, with **bold** words, `code` and a [link](https://example.org/x) now and then."
+"""What an answer is made of, again and again."""
+PARAGRAPH = 90
+"""The words of one of its paragraphs."""
+
+
+def make_word(number: int) -> str:
+    """Return a word of an answer."""
+    words = TEXT.split()
+    return words[number % len(words)] + ("\n\n" if number % PARAGRAPH == PARAGRAPH - 1 else " ")
 
 
 def make_node(number: int, name: str = "", **changed: Any) -> Json:
@@ -47,6 +55,8 @@ def make_node(number: int, name: str = "", **changed: Any) -> Json:
         "bandwidth_efficiency": 0.5,
         "step_seconds": 0.001,
         "layer_seconds": 0.0001,
+        "expert_layer_seconds": 0.0001,
+        "forms": [],
         "measured": True,
         "disk_free": 10**12,
         "disk_bandwidth": 1e9,
@@ -140,7 +150,7 @@ class MadeServer:
     rate: float = 100.0
     """Tokens a second of its answers."""
     most_tokens: int = 1000
-    answers: Callable[[int], str] = lambda number: LONG.split(" ")[number % 16] + " "
+    answers: Callable[[int], str] = make_word
     """Returns the text of a token of an answer by its number."""
     lines: list[Json] = field(default_factory=list)
     requests: list[Json] = field(default_factory=list)
@@ -173,7 +183,10 @@ class MadeServer:
         return f"http://127.0.0.1:{self._port}{PATH}/"
 
     def tell(self, name: str, data: Json) -> None:
-        """Send an event of the cluster to every page."""
+        """Send an event of the cluster to every page; a changed node is another one from then on."""
+        if name == "node_changed":
+            nodes = self.cluster["nodes"]
+            nodes[next(place for place, each in enumerate(nodes) if each["node"] == data["node"])] = data
         for queue in self._events:
             queue.put_nowait((name, data))  # an unbounded queue, whose reader looks by itself
 

@@ -39,6 +39,9 @@ const ENDS: Record<string, Message["state"]> = {
 /** Seconds between two tries to reach the server again. */
 const RETRY_S = [0.2, 0.5, 1, 2, 5];
 
+/** Milliseconds between two times that an answer is drawn, whatever the number of its tokens. */
+const DRAW_MS = 80;
+
 const wait = (seconds: number) => new Promise((resolve) => setTimeout(resolve, seconds * 1000));
 
 /** Ask the question, and write the answer into `message` as it comes. `changed` is called after each change. */
@@ -94,20 +97,42 @@ async function read(
   began?: number,
 ): Promise<void> {
   let first: number | undefined;
-  for await (const { data } of events) {
-    if (data === "[DONE]") break;
-    const event = JSON.parse(data) as ResponseEvent;
-    if (message.read !== undefined && event.sequence_number <= message.read) continue;
-    take(message, event);
-    if (event.delta !== undefined) {
-      const now = performance.now();
-      first ??= now;
-      if (began !== undefined) {
-        message.firstS ??= (first - began) / 1000;
-        message.restS = (now - first) / 1000;
-      }
+  let held: ResponseEvent[] = [];
+  let timer: ReturnType<typeof setTimeout> | undefined;
+
+  /** Write what is held into the message, which draws it. */
+  function give(): void {
+    clearTimeout(timer);
+    timer = undefined;
+    if (!held.length) return;
+    for (const event of held) take(message, event);
+    held = [];
+    if (began !== undefined && first !== undefined) {
+      message.firstS ??= (first - began) / 1000;
+      message.restS = (latest - first) / 1000;
     }
     changed();
+  }
+
+  let latest = 0;
+  try {
+    for await (const { data } of events) {
+      if (data === "[DONE]") break;
+      const event = JSON.parse(data) as ResponseEvent;
+      if (message.read !== undefined && event.sequence_number <= message.read) continue;
+      held.push(event);
+      if (event.delta === undefined) give();
+      else {
+        latest = performance.now();
+        if (first !== undefined) timer ??= setTimeout(give, DRAW_MS);
+        else {
+          first = latest;
+          give(); // the first token at once
+        }
+      }
+    }
+  } finally {
+    give();
   }
 }
 
