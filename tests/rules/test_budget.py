@@ -18,7 +18,7 @@ BUDGETS = {
     "docs/examples": 1_610,
     "benchmarks": 8_000,
     "labs": 2_500,
-    "plugins/adapters": 3_860,
+    "plugins/adapters": 3_875,
     "plugins/api_anthropic": 2_400,
     "plugins/api_embeddings": 600,
     "plugins/api_openai": 2_330,

@@ -43,6 +43,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "alora_invocation_tokens": (None, []),
     "arrow_config": (None,),
     "velora_config": (None,),
+    "kasa_config": (None,),
     "monteclora_config": (None,),
     "kappa_tune_config": (None,),
     "megatron_config": (None,),

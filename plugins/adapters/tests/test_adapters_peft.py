@@ -59,6 +59,22 @@ def test_patterns_give_modules_ranks_and_alphas_of_their_own() -> None:
     assert found.find_rank("model.layers.0.self_attn.kq_proj") == 4
 
 
+def test_scales_are_those_of_peft() -> None:
+    """The ranks and factors are what PEFT 0.21.2 has in its layers for an adapter with this configuration."""
+    ranks = {".*mlp.*": 3, "^model.layers.1.self_attn.q_proj": 6, r"layers\.(0|2)\.self.*": 2}
+    alphas = {r".*\.[qk]_proj": 10, "layers.3.mlp.down_proj": 1}
+    found = parse_config(config(lora_alpha=6, use_rslora=True, rank_pattern=ranks, alpha_pattern=alphas))
+    wanted = {
+        "model.layers.0.self_attn.q_proj": (2, 7.071067811865475),
+        "model.layers.0.self_attn.o_proj": (2, 4.242640687119285),
+        "model.layers.1.self_attn.q_proj": (6, 4.08248290463863),
+        "model.layers.1.self_attn.k_proj": (4, 5.0),
+        "model.layers.2.mlp.up_proj": (3, 3.464101615137755),
+        "model.layers.3.mlp.down_proj": (3, 0.5773502691896258),
+    }
+    assert {name: (found.find_rank(name), found.find_scale(name)) for name in wanted} == wanted
+
+
 @pytest.mark.parametrize(
     ("pattern", "module", "rank"),
     [
@@ -129,6 +145,7 @@ def test_rank_of_each_module_is_that_of_its_pattern(tmp_path: Path) -> None:
         ({"layer_replication": [[0, 4]]}, "layer_replication"),
         ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens"),
         ({"use_qalora": True}, "use_qalora"),
+        ({"kasa_config": {"beta": 1e-4}}, "kasa_config"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights"),
         ({"init_lora_weights": "olora"}, "init_lora_weights"),
         ({"init_lora_weights": 1}, "init_lora_weights"),
