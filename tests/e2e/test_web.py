@@ -112,6 +112,7 @@ def test_address_of_the_server_leads_to_a_chat(server: Server, open_page: OpenPa
     expect(page.get_by_role("link", name=QUESTION)).to_be_visible()
     expect(page.get_by_text(re.compile(r"[\d.]+ tokens/s · first token after .* · 8 tokens"))).to_be_visible()
     assert page.url.startswith(server.url.removesuffix("/v1") + "/app/#/chat/")
+    assert "capital" not in page.url + server.log.read_text()
 
 
 def test_answer_goes_on_while_the_page_is_closed(server: Server, open_page: OpenPage) -> None:
@@ -257,6 +258,14 @@ def make_key(page: Page, server: Server) -> str:
     return key
 
 
+def connect_agent(page: Page) -> None:
+    page.get_by_role("link", name="Home").click()
+    page.get_by_role("button", name="Make a key").click()
+    page.get_by_text("Codex").click()
+    expect(page.locator(".command code", has_text="wire_api")).to_contain_text(re.compile(r"PARALLAX_KEY=\S{20}"))
+    page.get_by_role("link", name="Settings").click()
+
+
 def revoke_key(page: Page, server: Server, key: str) -> None:
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("row", name="Eve").get_by_role("button", name="Revoke").click()
@@ -288,6 +297,7 @@ def test_page_needs_a_link_on_a_server_with_keys(
         expect(page.get_by_text("Signed in as admin")).to_be_visible()
         assert stranger.request.get(link).status == 403
         key = make_key(page, server)
+        connect_agent(page)
         sign_in(stranger, "sk-wrong")
         expect(stranger.get_by_text("This key is not valid")).to_be_visible()
         sign_in(stranger, key)

@@ -219,6 +219,35 @@ def keeping(split: Path, model_home: Path, tmp_path: Path) -> Iterator[Server]:
     server.end(signal.SIGTERM)
 
 
+def test_answer_goes_on_after_one_has_signed_in_again(
+    browser: Browser, split: Path, model_home: Path, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"{KEY} admin\n")
+    keys.chmod(0o600)
+    options = ("--port", str(find_ports()), "--set", f"response_store={tmp_path / 'responses'}")
+    options += ("--api-key-file", str(keys))
+    server = start_server(model_home, tmp_path / "first", *options, model=str(split))
+    page, watch = open_page(browser, server, "/app/#/chat")
+    sign_in(page, KEY)
+    set_field(page, "Temperature", "0")
+    set_field(page, "Most tokens", str(MOST))
+    ask(page, LONG)
+    expect(page.locator(".answer .markdown")).to_have_text(re.compile(r"\S{3}"))
+    server.end(signal.SIGKILL)
+    server = start_server(model_home, tmp_path / "second", *options, model=str(split))
+    try:
+        page.get_by_label("API key").fill(KEY, timeout=SLOWLY_MS)  # the server has forgotten its sessions
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_text("The answer was cut at the most tokens.")).to_be_visible(timeout=SLOWLY_MS)
+        body = {"input": [{"role": "user", "content": LONG}], "temperature": 0, "max_output_tokens": MOST}
+        reply = page.request.post(f"{server.url}/responses", data=body, headers={"X-Api-Key": KEY}).json()
+        assert export_answer(page, tmp_path / "export.json") == reply["output"][0]["content"][0]["text"]
+        watch.check()
+    finally:
+        server.end(signal.SIGTERM)
+
+
 def open_kept(browser: Browser, server: Server, key: str) -> Page:
     """Return a page of a browser of its own, which has its conversations kept."""
     page, _ = open_page(browser, server, "/app/#/chat")

@@ -51,13 +51,13 @@ BUDGETS = {
     "plugins/server_gradient": 1_000,
     "plugins/server_ollama": 1_400,
     "plugins/simulate": 2_800,
-    "plugins/source_hub": 4_000,
+    "plugins/source_hub": 4_010,
     "plugins/source_pypi": 4_260,
     "plugins/stage_tools": 680,
     "plugins/tokenizers": 1_490,
     "plugins/transport_lattica": 3_100,
     "plugins/transport_zmq": 8_000,
-    "plugins/web": 1_790,
+    "plugins/web": 1_880,
 }
 """Lines of Python by folder; a folder within another counts apart."""
 

@@ -32,13 +32,18 @@ def parallax_configure(config: Settings) -> None:
 
 @hookimpl
 def parallax_register_dialects() -> Iterable[DialectSpec]:
-    """Offer the routes of conversations that the server keeps."""
+    """Offer the routes of conversations that the server keeps, and the limit of wrong tries to sign in."""
     return [
         DialectSpec(
             name="chats",
             summary="conversations that the server keeps, if a file is set for them",
             open=Ref("parallax_web.chat_routes:open_dialect"),
-        )
+        ),
+        DialectSpec(
+            name="sign_in",
+            summary="how often an address may try to sign in by a wrong API key",
+            open=Ref("parallax_web.wrong_tries:open_dialect"),
+        ),
     ]
 
 

@@ -8,7 +8,6 @@ cookies to all ports of a host, so that another server there sees it, too.
 from __future__ import annotations
 
 import hashlib
-import math
 import secrets
 import time
 from collections import OrderedDict
@@ -23,6 +22,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from parallax_core.api import KnownClient, RouteRole, needs_role
 from parallax_core.api.dialect import error_body
 from parallax_web.front_page import find_address
+from parallax_web.wrong_tries import WrongTries, refuse
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -30,10 +30,8 @@ V = TypeVar("V")
 PATH = "/session"
 LINK_S, SESSION_S = 600.0, 12 * 3600.0
 """Seconds for which a link, and a session, are valid."""
-MOST_LINKS, MOST_SESSIONS, MOST_CALLERS = 64, 1024, 10_000
-"""The most links, sessions and addresses with wrong codes that are kept; the oldest goes first."""
-MOST_WRONG, WRONG_S = 10, 60.0
-"""The wrong codes of an address in `WRONG_S` seconds; it is refused until the oldest is past."""
+MOST_LINKS, MOST_SESSIONS = 64, 1024
+"""The most links and sessions that are kept; the oldest goes first."""
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 SAFE_SITES = frozenset({None, "same-origin", "none"})
 """Values of ``Sec-Fetch-Site`` with requests that change nothing; ``none``: the user has typed the address."""
@@ -65,8 +63,8 @@ class Sessions:
         self._clock = clock
         self._links: OrderedDict[bytes, Pass] = OrderedDict()
         self._open: OrderedDict[bytes, Pass] = OrderedDict()
-        self._wrong: OrderedDict[str, list[float]] = OrderedDict()
-        """By address: when it sent wrong codes."""
+        self.wrong = WrongTries(clock)
+        """Wrong codes."""
 
     def invite(self, role: RouteRole, page: str, key: bytes | None = None) -> str:
         """Return the path of a link that opens one session of a role, which ends with ``key``, and leads to a page."""
@@ -85,15 +83,9 @@ class Sessions:
         """Return the token of a new session and its link, or None for a code that is wrong, old or used."""
         link = self._links.pop(_digest(code), None)
         if link is None or link.until <= self._clock():
-            times = self._wrong.pop(address, [])
-            _keep(self._wrong, address, [*times, self._clock()][-MOST_WRONG:], MOST_CALLERS)
+            self.wrong.note(address)
             return None
         return self.open(link.role, host, link.key, is_own=False), link
-
-    def find_wait_s(self, address: str) -> float:
-        """Return the seconds for which an address is refused; 0: it is not."""
-        times = self._wrong.get(address, [])
-        return max(0.0, times[0] + WRONG_S - self._clock()) if len(times) >= MOST_WRONG else 0.0
 
     def find(self, scope: Mapping[str, Any]) -> tuple[bytes, Pass] | None:
         """Return the session of a request with its id, or None; requests of other origins have no session."""
@@ -251,9 +243,8 @@ def make_key_router(sessions: Sessions, pages: Collection[str]) -> fastapi.APIRo
 
 def _open(sessions: Sessions, http: fastapi.Request, code: str) -> Response:
     address = http.client.host if http.client else ""
-    if wait_s := sessions.find_wait_s(address):
-        headers = {**UNCACHED, "Retry-After": str(math.ceil(wait_s))}
-        return JSONResponse(error_body(429, "too many wrong links", code="rate_limit_exceeded"), 429, headers)
+    if wait_s := sessions.wrong.find_wait_s(address):
+        return refuse("too many wrong links", wait_s)
     if (opened := sessions.redeem(code, address, http.headers.get("host", ""))) is None:
         message = "this link was used, is too old, or was never made: an administrator makes another"
         return JSONResponse(error_body(403, message, code="invalid_link"), 403, UNCACHED)

@@ -17,7 +17,8 @@ from parallax_core.server.api_keys import ApiKeys, KeyFile
 from parallax_core.server.options import ServerOptions
 from parallax_core.testing.authenticator import AuthenticatorConformance
 from parallax_web.page_server import WebPages
-from parallax_web.sessions import LINK_S, MOST_LINKS, MOST_SESSIONS, MOST_WRONG, SESSION_S, WRONG_S, Sessions
+from parallax_web.sessions import LINK_S, MOST_LINKS, MOST_SESSIONS, SESSION_S, Sessions
+from parallax_web.wrong_tries import MOST_WRONG, WRONG_S, SignInLimit, WrongTries
 from plugins.web.tests.web_site import extend
 from tests.unit.server.letters import Site, error_of
 
@@ -208,6 +209,20 @@ def test_address_that_guesses_links_has_to_wait(site: PagedSite) -> None:
     assert limited.headers["retry-after"] == str(int(WRONG_S))
     site.clock.now += WRONG_S
     assert site.client.get(link, follow_redirects=False).status_code == 303
+
+
+def test_address_that_guesses_keys_has_to_wait_to_sign_in(site: PagedSite) -> None:
+    client = TestClient(SignInLimit(site.app, WrongTries(site.clock)), raise_server_exceptions=False)
+    wrong, right = ({"Authorization": f"Bearer {key}", **OWN} for key in ("guess", "k"))
+    for _ in range(MOST_WRONG):
+        error_of(client.post("/session", headers=wrong), 401)
+        assert client.get("/v1/models", headers=wrong).status_code == 401  # which counts for nothing
+    limited = client.post("/session", headers=right)
+    error_of(limited, 429)
+    assert limited.headers["retry-after"] == str(int(WRONG_S))
+    assert client.get("/v1/models", headers=right).status_code == 200
+    site.clock.now += WRONG_S
+    assert client.post("/session", headers=right).status_code == 200
 
 
 def test_link_leads_to_pages_of_this_server_alone(site: PagedSite) -> None:

@@ -78,12 +78,15 @@ export async function resume(message: Message, changed: () => void): Promise<voi
       const after = before === undefined ? "" : `&starting_after=${before}`;
       await read(follow(`v1/responses/${message.response}?stream=true${after}`), message, changed);
     } catch (error) {
-      if (!(error instanceof ApiError) || (error.status !== 0 && error.status < 500)) return fail(message, error, changed);
+      if (!(error instanceof ApiError) || !mayPass(error)) return fail(message, error, changed);
     }
     if (message.read !== before) tries = 0;
     if (message.state === "running") await wait(RETRY_S[Math.min(tries, RETRY_S.length - 1)]!);
   }
 }
+
+/** Whether a further try may succeed: the server is away or busy, or its sessions have ended and one signs in again. */
+const mayPass = ({ status }: ApiError) => status === 0 || status === 401 || status === 429 || status >= 500;
 
 /** End an answer; what it has stays. */
 export async function stop(message: Message): Promise<void> {
