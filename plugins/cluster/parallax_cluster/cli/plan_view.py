@@ -136,21 +136,22 @@ def rank_plans(plan: Plan, changed: Sequence[Plan]) -> Iterator[str]:
     """Yield a table of plans after changes, the best for the goal first, beside the plan without any."""
     if not changed:
         return
+    ranked = sorted((plan, *changed), key=_rate, reverse=True)
     rows = [
-        (
-            make_printable(each.change, MOST_NAME) or "as it is",
-            *(
-                (f"{each.estimate.tokens_per_s:.4g}", _compare(each, plan))
-                if each.estimate.num_requests
-                else ("-", "-")
-            ),
-            *map(show_time, (each.estimate.ttft_s, each.estimate.token_s)),
-            _count_idle(each),
-        )
-        for each in sorted((plan, *changed), key=_rate, reverse=True)
+        (make_printable(each.change, MOST_NAME) or "as it is", *_show_speed(each, plan), _count_idle(each))
+        for each in ranked
     ]
     yield ""
     yield from align([("CHANGE", "TOKENS/S", "TIMES", "FIRST TOKEN", "PER TOKEN", "IDLE"), *rows])
+
+
+def _show_speed(plan: Plan, base: Plan) -> tuple[str, ...]:
+    """Return how fast a plan is, and beside another; dashes: it serves nothing."""
+    estimate = plan.estimate
+    if not estimate.num_requests:
+        return ("-",) * 4
+    times = map(show_time, (estimate.ttft_s, estimate.token_s))
+    return f"{estimate.tokens_per_s:.4g}", _compare(plan, base), *times
 
 
 def _rate(plan: Plan) -> tuple[float, float]:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 KINDS = {
     "internet": (30.0, 50.0),
+    "lte": (50.0, 30.0),
+    "5g": (25.0, 150.0),
+    "powerline": (5.0, 150.0),
     "wifi": (4.0, 300.0),
     "wifi6": (3.0, 800.0),
     "wifi7": (2.0, 2000.0),
@@ -26,6 +31,27 @@ KINDS = {
 """Milliseconds of a round trip of TCP, and Mbit/s that it carries, by name; of the last two those of copies."""
 
 
+OTHER_NAMES = {
+    "wan": "internet",
+    "vpn": "internet",
+    "tailscale": "internet",
+    "4g": "lte",
+    "wlan": "wifi",
+    "wifi5": "wifi",
+    "lan": "1gbe",
+    "ethernet": "1gbe",
+    "gigabit": "1gbe",
+    "fastethernet": "100mbe",
+    "infiniband": "100gbe",
+    "usb4": "thunderbolt4",
+    "thunderbolt": "thunderbolt4",
+}
+"""What people call them besides."""
+
+
 def find_kind(text: str) -> tuple[float, float] | None:
     """Return the round trip in ms and the Mbit/s of a kind such as ``wifi``, ``10 GbE`` or ``Thunderbolt 5``."""
-    return KINDS.get(text.lower().replace(" ", "").replace("-", ""))
+    name = re.sub(r"[ _-]", "", text.lower())
+    name = re.sub(r"^([\d.]+)g(b|bit|bit/s|bps|ige|bitethernet)$", r"\1gbe", name)
+    name = re.sub(r"^tb(?=\d)", "thunderbolt", name)
+    return KINDS.get(OTHER_NAMES.get(name, name))

@@ -17,8 +17,8 @@ from parallax_cluster.placement.devices import find_device
 from parallax_cluster.placement.link_kinds import KINDS, find_kind
 from parallax_core.api import ClusterProfile, DeviceProfile, LayerRange, LinkProfile, NodeProfile, UsageError
 
-AboveZero = Annotated[float, Meta(gt=0, le=1e12)]
-PerSecond = Annotated[float, Meta(ge=1e-9, le=1e12)]
+Gigabytes = Annotated[float, Meta(gt=0, le=1e6)]
+PerSecond = Annotated[float, Meta(ge=1e-9, le=1e7)]
 """With less, times would be infinite."""
 ZeroOrMore = Annotated[float, Meta(ge=0, le=1e9)]
 PartOfOne = Annotated[float, Meta(ge=1e-9, le=1)]
@@ -45,7 +45,7 @@ class NodeEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A device whose typical figures count where none is given below."""
     measured: bool = False
     """Whether the figures were measured with layers; else they are those of a data sheet, which layers do not reach."""
-    memory_gb: AboveZero | None = None
+    memory_gb: Gigabytes | None = None
     tflops: PerSecond | None = None
     bandwidth_gb_s: PerSecond | None = None
     flops_efficiency: PartOfOne | None = None

@@ -12,8 +12,8 @@ from parallax_core.api import ServingGoal
 
 PORTIONS = 64
 """While layouts are compared, requests are shared out one by one, or in this number of portions if there are more."""
-PORTIONS_EACH = 2
-"""The portions for each pipeline, if those are more: with fewer, some would get none."""
+PORTIONS_EACH = 8
+"""The portions for each pipeline, if those are more: with fewer, some would get none, and others too many."""
 MOST_EXACT = 3000
 """Pipelines times requests squared up to which the best division is computed exactly."""
 UNEVEN = 0.05

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from parallax_cluster.placement.devices import GB, find_device
+from parallax_cluster.placement.devices import FREE_SHARE, GB, find_device
 from parallax_cluster.placement.link_kinds import find_kind
 from parallax_cluster.placement.nodes_file import DEVICES_HINT, MOST_NODES, make_link
 from parallax_core.api import ClusterProfile, LinkProfile, NodeProfile, UsageError
 
-ADDED = re.compile(r"\+(?:(?P<count>\d{1,4})x *)?(?P<device>[^@/]+?)(?:@(?P<link>.+))?")
+ADDED = re.compile(r"\+(?:(?P<count>\d+)x *)?(?P<device>[^@/]+?)(?:@(?P<link>.+))?")
 LINK = re.compile(r"(?:(?P<rtt>\d{1,9}(?:\.\d+)?)ms)?(?:/?(?P<mbit>\d{1,12})mbit)?")
 HINT = (
     "write +2xRTX4090@20ms/100mbit or +M4Max@wifi to add nodes, -NAME to take one away, NAME=64gb for other memory,"
@@ -54,6 +54,8 @@ def _change(cluster: ClusterProfile, change: str) -> ClusterProfile:
 
 
 def _add_nodes(cluster: ClusterProfile, count: int, named: str, link: str, change: str) -> ClusterProfile:
+    if not 0 < count <= MOST_NODES:
+        raise UsageError(f"{change!r} adds {count} nodes", f"add 1 to {MOST_NODES}")
     device = find_device(named)
     if device is None:
         message = f"{named!r} in {change!r} is no device with known figures"
@@ -81,7 +83,7 @@ def _read_link(cluster: ClusterProfile, ends: tuple[str, str], text: str, change
 def _change_memory(cluster: ClusterProfile, name: str, size_gb: float) -> ClusterProfile:
     _check_node(cluster, name)
     nodes = (
-        dataclasses.replace(node, device=dataclasses.replace(node.device, memory=int(size_gb * GB)))
+        dataclasses.replace(node, device=dataclasses.replace(node.device, memory=int(size_gb * FREE_SHARE * GB)))
         if node.name == name
         else node
         for node in cluster.nodes
@@ -94,6 +96,8 @@ def _change_link(cluster: ClusterProfile, ends: tuple[str, str], text: str, chan
     for end in ends:
         if not end or end not in known:
             raise UsageError(f"{change!r}: there is no node or site {end!r}", HINT)
+    if ends[0] == ends[1] not in {node.site for node in cluster.nodes}:
+        raise UsageError(f"{change!r}: {ends[0]!r} has no link with itself", HINT)
     others = (link for link in cluster.links if frozenset(link.ends) != frozenset(ends))
     return dataclasses.replace(cluster, links=(*others, _read_link(cluster, ends, text, change)))
 
