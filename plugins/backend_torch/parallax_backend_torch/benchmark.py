@@ -12,7 +12,8 @@ from parallax_backend_torch.decoder import Decoder
 from parallax_backend_torch.devices import choose_device, choose_factory, find_room, free_memory
 from parallax_backend_torch.experts import Experts, SoftmaxRoute, build_experts
 from parallax_backend_torch.kernels.linear import Packed
-from parallax_backend_torch.kernels.rows import TensorRows, WeightKind
+from parallax_backend_torch.kernels.quantize import Quantized
+from parallax_backend_torch.kernels.rows import WeightKind, convert_part
 from parallax_backend_torch.layer_factory import LayerFactory
 from parallax_backend_torch.mlp import Mixer
 from parallax_backend_torch.settings import TorchSettings
@@ -111,6 +112,22 @@ class _Sparse(Decoder):
         return Experts(weights.make_linear("gate", purpose="router"), experts, route)
 
 
+class _Zeros:
+    """`Rows` of zeros, converted to a kind once: else quantising takes most of the time."""
+
+    def __init__(self, side: int, kind: WeightKind) -> None:
+        self.shape = side, side
+        self._kind = kind
+        self._parts: dict[int, torch.Tensor | Quantized] = {}
+
+    def read(self, start: int, stop: int) -> torch.Tensor | Quantized:
+        """Return some of the rows."""
+        num = stop - start
+        if num not in self._parts:
+            self._parts[num] = convert_part(torch.zeros(num, self.shape[1], dtype=torch.bfloat16), self._kind)
+        return self._parts[num]
+
+
 class _Matrices:
     """See `parallax_stage_tools.products.Products`."""
 
@@ -121,15 +138,14 @@ class _Matrices:
         one = self._side**2 * self.number_bytes
         room = find_room(factory.device) * FREE_SHARE
         self.num_matrices = min(int(NUM_MATRICES * 2 / self.number_bytes), int(room // one))
-        self._made: list[Packed] = []
+        self._rows, self._made = _Zeros(self._side, kind), list[Packed]()
         if not self.num_matrices:
             message = f"the benchmark needs {format_bytes(one / FREE_SHARE)} of free memory"
             raise ParallaxError(message, "close other programs")
 
     def add_matrix(self) -> tuple[int, int]:
         """Make one more matrix."""
-        rows = TensorRows(torch.zeros(self._side, self._side, dtype=torch.bfloat16))
-        self._made.append(self._factory.make_linear(rows, None, self._kind))
+        self._made.append(self._factory.make_linear(self._rows, None, self._kind))
         return self._side**2, self._made[-1].num_bytes
 
     def multiply(self, rows: int, num_matrices: int) -> None:
