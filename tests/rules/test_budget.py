@@ -57,7 +57,7 @@ BUDGETS = {
     "plugins/tokenizers": 1_490,
     "plugins/transport_lattica": 3_100,
     "plugins/transport_zmq": 8_000,
-    "plugins/web": 1_880,
+    "plugins/web": 1_900,
 }
 """Lines of Python by folder; a folder within another counts apart."""
 

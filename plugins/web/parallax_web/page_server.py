@@ -38,7 +38,7 @@ class WebPages:
         """Yield a line for each page: its address, or a link that opens a session of the operator's browser."""
         for path in pages:
             if needs_key:
-                link = self._sessions.invite("admin", path)
+                link = self._sessions.invite("admin", path, is_own=True)
                 yield f"page {path}, by a link that works once, for 10 minutes: {url}{link}"
             else:
                 yield f"page {url}{path}/"

@@ -32,6 +32,8 @@ LINK_S, SESSION_S = 600.0, 12 * 3600.0
 """Seconds for which a link, and a session, are valid."""
 MOST_LINKS, MOST_SESSIONS = 64, 1024
 """The most links and sessions that are kept; the oldest goes first."""
+OPERATOR = "operator"
+"""The client of sessions that the link of the server's start has opened."""
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 SAFE_SITES = frozenset({None, "same-origin", "none"})
 """Values of ``Sec-Fetch-Site`` with requests that change nothing; ``none``: the user has typed the address."""
@@ -52,7 +54,7 @@ class Pass:
     key: bytes | None = None
     """The digest of the API key that made it, with which it ends; None: the operator's, who has started the server."""
     is_own: bool = False
-    """Whether it is of who has that key, and not of somebody who got a link."""
+    """Whether it is of who has that key, or of the operator, and not of somebody who got a link."""
 
 
 class Sessions:
@@ -66,10 +68,11 @@ class Sessions:
         self.wrong = WrongTries(clock)
         """Wrong codes."""
 
-    def invite(self, role: RouteRole, page: str, key: bytes | None = None) -> str:
+    def invite(self, role: RouteRole, page: str, key: bytes | None = None, *, is_own: bool = False) -> str:
         """Return the path of a link that opens one session of a role, which ends with ``key``, and leads to a page."""
         code = secrets.token_urlsafe(32)
-        _keep(self._links, _digest(code), Pass(role, self._clock() + LINK_S, page, key=key), MOST_LINKS)
+        made = Pass(role, self._clock() + LINK_S, page, key=key, is_own=is_own)
+        _keep(self._links, _digest(code), made, MOST_LINKS)
         return f"{PATH}?code={code}"
 
     def open(self, role: RouteRole, host: str, key: bytes | None, *, is_own: bool) -> str:
@@ -85,7 +88,7 @@ class Sessions:
         if link is None or link.until <= self._clock():
             self.wrong.note(address)
             return None
-        return self.open(link.role, host, link.key, is_own=False), link
+        return self.open(link.role, host, link.key, is_own=link.is_own), link
 
     def find(self, scope: Mapping[str, Any]) -> tuple[bytes, Pass] | None:
         """Return the session of a request with its id, or None; requests of other origins have no session."""
@@ -103,9 +106,10 @@ class Sessions:
         if found is None:
             return None
         token, session = found
-        # All browsers of a key are one client, so that nobody gets its limits twice by a second session.
-        identity = f"key {session.key.hex()}" if session.is_own and session.key else token.hex()
-        return KnownClient(identity, session.role, session.key)
+        # All browsers of a key are one client, so that nobody gets its limits twice by a second session. So is the
+        # operator, also after a restart, so that what the server has kept is found again.
+        own = f"key {session.key.hex()}" if session.key else OPERATOR
+        return KnownClient(own if session.is_own else token.hex(), session.role, session.key)
 
     def find_key(self, scope: Mapping[str, Any]) -> bytes | None:
         """Return the digest of the API key of a request, or of that of its session."""

@@ -258,6 +258,21 @@ def test_sessions_are_clients_of_their_own(tmp_path: Path) -> None:
         error_of(site.client.post("/v1/chat/completions", headers={"Authorization": "Bearer k"}, content=b"{"), 400)
 
 
+def test_operator_is_the_same_client_after_a_restart_and_nobody_else_is() -> None:
+    found = []
+    for _ in range(2):
+        sessions = Sessions(Clock())
+        (note,) = WebPages(sessions).list_notes("", ["/chat"], needs_key=True)
+        for link in (note, sessions.invite("admin", "/chat")):
+            opened = sessions.redeem(link.rpartition("code=")[2], "")
+            assert opened is not None
+            client = sessions.authenticate(make_scope(opened[0]))
+            assert client is not None
+            found.append(client.id)
+    assert found[0] == found[2] == "operator"
+    assert len(set(found)) == 3
+
+
 def test_browsers_of_a_key_are_one_client_and_of_its_role(tmp_path: Path) -> None:
     with PagedSite(tmp_path, max_per_minute=2) as site:
         other = TestClient(site.app)
