@@ -1,6 +1,6 @@
 """Reads quantised weights of model folders as float32, exactly. A library, not a plugin."""
 
-from parallax_formats.matrix import Grid, Matrix, Parts
+from parallax_formats.matrix import Grid, Matrix, Parts, split_name
 from parallax_formats.schemes import (
     ACTIVATIONS,
     FORMATS,
@@ -9,7 +9,6 @@ from parallax_formats.schemes import (
     find_settings,
     group_tensors,
     name_method,
-    split_name,
 )
 
 __all__ = [

@@ -126,3 +126,15 @@ class Matrix(ABC):
         for number in range(start // height, -(-stop // height)):
             place = tuple(map(int, np.unravel_index(number, self.shape[:-2]))) if self.shape[:-2] else ()
             yield place, max(start - number * height, 0), min(stop - number * height, height)
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return the name of a layer and the word of its tensor.
+
+    The word is the last one, or, as bitsandbytes names what belongs to a weight, such as ``weight.absmax``.
+    """
+    stem, found, rest = name.rpartition(".weight.")
+    if found:
+        return stem, f"weight.{rest}"
+    stem, _, word = name.rpartition(".")
+    return stem, word

@@ -1,4 +1,4 @@
-"""Weights of bitsandbytes: 4 bits as numbers of a table, NF4 or FP4, and 8 bits with a scale for each row.
+"""Weights of bitsandbytes: 4 bits as numbers of a table, NF4 or FP4, and 8 with a scale for each row.
 
 Source: bitsandbytes (``QuantState.as_dict``, ``Linear4bit`` and ``Linear8bitLt``), as transformers saves them.
 """

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from parallax_core.api import ParallaxError, Tensor
 from parallax_formats.matrix import MATRIX, Codes, Grid, Matrix, Parts
 from parallax_formats.numbers import E8M0, Floats, view_array, widen
 
@@ -112,3 +113,12 @@ def read_scaled(parts: Parts, block: tuple[int, int] = (0, 0)) -> Scaled:
     """
     scale = next((word for word in ("weight_scale_inv", "scale") if word in parts.tensors), "weight_scale")
     return Scaled(parts, scale, block)
+
+
+def check_left(tensors: Mapping[str, Tensor], found: Mapping[str, Matrix]) -> None:
+    """Raise ParallaxError if a tensor of no weight has a dtype that only quantised weights have."""
+    taken = {name for matrix in found.values() for name in matrix.names}
+    for name in sorted(tensors.keys() - taken):
+        if tensors[name].dtype in {*CODES, "uint32"}:
+            message = f"the tensor {name} is {tensors[name].dtype}, and the scales that it needs are missing"
+            raise ParallaxError(message, "fetch the model again, or choose another backend")

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from parallax_core.api import ParallaxError, Tensor, Unsupported
+from parallax_core.api import Tensor, Unsupported
 from parallax_formats.columns import Awq, Gptq
-from parallax_formats.matrix import Grid, Matrix, Parts
+from parallax_formats.matrix import Grid, Matrix, Parts, split_name
 from parallax_formats.normal import OUTER_SIZES, OUTER_TABLE, ROW_SCALES, SIZES, STATES, TABLE, RowScaled, TableFloats
 from parallax_formats.rows import AFFINE_BITS, Affine, MicroScaled, PackedFloats, PackedIntegers, step_floats
-from parallax_formats.scaled import CODES, read_scaled, step_integers
+from parallax_formats.scaled import CODES, check_left, read_scaled, step_integers
 
 Settings = Mapping[str, Any]
 HINT = "choose another backend, or a model in another format"
@@ -147,21 +147,6 @@ SCALED = Format(
     grid=lambda words, _settings, plain: step_integers(plain, words),
 )
 GLOBAL = frozenset(["weight_global_scale", "weight_scale_2"])
-
-
-def _make_normal(kind: str) -> Format:
-    """Return bitsandbytes' format of 4 bits with numbers of a kind."""
-    return Format(
-        kind.upper(),
-        "weight",
-        frozenset([SIZES, TABLE, STATES[kind]]),
-        lambda parts, _: TableFloats(parts, kind),
-        may_have=frozenset([OUTER_SIZES, OUTER_TABLE]),
-        dtypes=frozenset(["uint8"]),
-        bits=lambda _stem, _settings: 4,
-    )
-
-
 FORMATS: dict[str, tuple[Format, ...]] = {
     "fp8": (
         SCALED,
@@ -253,8 +238,18 @@ FORMATS: dict[str, tuple[Format, ...]] = {
         ),
     ),
     "bitsandbytes": (
-        _make_normal("nf4"),
-        _make_normal("fp4"),
+        *(
+            Format(
+                kind.upper(),
+                "weight",
+                frozenset([SIZES, TABLE, state]),
+                lambda parts, _settings, kind=kind: TableFloats(parts, kind),  # type: ignore[misc]
+                may_have=frozenset([OUTER_SIZES, OUTER_TABLE]),
+                dtypes=frozenset(["uint8"]),
+                bits=lambda _stem, _settings: 4,
+            )
+            for kind, state in STATES.items()
+        ),
         Format(
             "LLM.int8",
             "weight",
@@ -266,18 +261,6 @@ FORMATS: dict[str, tuple[Format, ...]] = {
     ),
 }
 """By the method of quantisation. A weight is read by the first format that takes its tensors."""
-
-
-def split_name(name: str) -> tuple[str, str]:
-    """Return the name of a layer and the word of its tensor.
-
-    The word is the last one, or, as bitsandbytes names what belongs to a weight, such as ``weight.absmax``.
-    """
-    stem, found, rest = name.rpartition(".weight.")
-    if found:
-        return stem, f"weight.{rest}"
-    stem, _, word = name.rpartition(".")
-    return stem, word
 
 
 def name_method(config: Settings) -> str:
@@ -325,7 +308,7 @@ def group_tensors(config: Settings, tensors: Mapping[str, Tensor]) -> dict[str, 
         if (one := next((each for each in formats if each.takes(dtypes)), None)) is not None:
             own = {word: tensor for word, tensor in words.items() if word in one.list_words()}
             found[f"{stem}.weight"] = one.read(Parts(stem, own), settings)
-    _check_left(tensors, found)
+    check_left(tensors, found)
     return found
 
 
@@ -338,16 +321,5 @@ def _group_blocks(settings: Settings, tensors: Mapping[str, Tensor]) -> dict[str
         return {}
     from parallax_formats.gguf.blocks import Blocks  # the gguf package takes half a second to import
 
-    found: dict[str, Matrix] = {}
-    for name in types.keys() & tensors.keys():
-        stem, _, word = name.rpartition(".")
-        found[name] = Blocks(Parts(stem, {word: tensors[name]}), types[name])
-    return found
-
-
-def _check_left(tensors: Mapping[str, Tensor], found: Mapping[str, Matrix]) -> None:
-    taken = {name for matrix in found.values() for name in matrix.names}
-    for name in sorted(tensors.keys() - taken):
-        if tensors[name].dtype in {*CODES, "uint32"}:
-            message = f"the tensor {name} is {tensors[name].dtype}, and the scales that it needs are missing"
-            raise ParallaxError(message, "fetch the model again, or choose another backend")
+    words = {name: name.rpartition(".") for name in types.keys() & tensors.keys()}
+    return {name: Blocks(Parts(stem, {word: tensors[name]}), types[name]) for name, (stem, _, word) in words.items()}

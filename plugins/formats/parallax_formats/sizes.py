@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from parallax_core.api import LoadedSize, ModelShape, Part, StagePlan, read_config
 from parallax_core.api.source import TensorLocation, find_locations, read_index
-from parallax_formats.matrix import Grid
+from parallax_formats.matrix import Grid, split_name
 from parallax_formats.rows import FLOAT_BITS, step_floats
 from parallax_formats.schemes import (
     FORMATS,
@@ -22,7 +22,6 @@ from parallax_formats.schemes import (
     find_group,
     find_settings,
     name_method,
-    split_name,
 )
 
 MATRIX = 2
