@@ -32,13 +32,13 @@ FEW, MANY = 2, 8
 """Layers of the two models whose steps are compared."""
 HIDDEN, INNER, VOCAB, HEAD_DIM = 64, 128, 256, 32
 """Widths of the model, whose weights take no time to read."""
-EXPERTS, CHOSEN = 32, 8
-"""The experts of a layer, and those that a token meets."""
+EXPERTS, CHOSEN, EXPERT_INNER = 16, 8, 32
+"""The experts of a layer, those that a token meets, and their inner width."""
 EXPERT_CONFIG = {
     "architectures": ["Qwen3MoeForCausalLM"],
     "model_type": "qwen3_moe",
     "num_experts_per_tok": CHOSEN,
-    "moe_intermediate_size": INNER,
+    "moe_intermediate_size": EXPERT_INNER,
     "decoder_sparse_step": 1,
     "mlp_only_layers": [],
     "norm_topk_prob": True,
@@ -79,11 +79,11 @@ def measure_overhead(
     """
     with make_private_folder() as folder:
         models = [write_llama(Path(folder) / f"{layers}", layers) for layers in (FEW, MANY)]
-        models.append(write_llama(Path(folder) / "experts", MANY, EXPERTS))
+        models.append(write_llama(Path(folder) / "experts", FEW, EXPERTS))
         few_s, many_s, experts_s = (_time_step(backend, plan, model, limit_s / 3, clock) for model in models)
     layer_s = max(0.0, (many_s - few_s) / (MANY - FEW))
     step_s = max(0.0, few_s - FEW * layer_s)
-    return Overhead(step_s, layer_s, max(layer_s, (experts_s - step_s) / MANY))
+    return Overhead(step_s, layer_s, layer_s + max(0.0, experts_s - few_s) / FEW)
 
 
 def _time_step(backend: Backend, plan: DevicePlan, model: Path, limit_s: float, clock: Callable[[], float]) -> float:
@@ -152,6 +152,7 @@ def write_llama(folder: Path, num_layers: int, num_experts: int = 0) -> Path:
 
 def _list_tensors(num_layers: int, num_experts: int) -> dict[str, list[int]]:
     mlps = [f"mlp.experts.{number}." for number in range(num_experts)] or ["mlp."]
+    inner = EXPERT_INNER if num_experts else INNER
     apart = {"self_attn.q_norm": [HEAD_DIM], "self_attn.k_norm": [HEAD_DIM], "mlp.gate": [num_experts, HIDDEN]}
     shapes = {"model.embed_tokens.weight": [VOCAB, HIDDEN], "model.norm.weight": [HIDDEN]}
     for layer in range(num_layers):
@@ -164,8 +165,8 @@ def _list_tensors(num_layers: int, num_experts: int) -> dict[str, list[int]]:
                 "self_attn.o_proj": [HIDDEN, HIDDEN],
                 "input_layernorm": [HIDDEN],
                 "post_attention_layernorm": [HIDDEN],
-                **{f"{mlp}{name}_proj": [INNER, HIDDEN] for mlp in mlps for name in ("gate", "up")},
-                **{f"{mlp}down_proj": [HIDDEN, INNER] for mlp in mlps},
+                **{f"{mlp}{name}_proj": [inner, HIDDEN] for mlp in mlps for name in ("gate", "up")},
+                **{f"{mlp}down_proj": [HIDDEN, inner] for mlp in mlps},
                 **(apart if num_experts else {}),
             }.items()
         }

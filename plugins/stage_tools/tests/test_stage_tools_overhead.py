@@ -66,5 +66,5 @@ def test_model_with_experts_has_all_tensors_of_its_layers(tmp_path: Path) -> Non
     model = write_llama(tmp_path / "experts", MANY, EXPERTS)
     tensors = dict(read_tensors(model, lambda _: True, silent))
     assert len(tensors) == 2 + (9 + 3 * EXPERTS) * MANY
-    assert tensors["model.layers.7.mlp.experts.31.down_proj.weight"].shape == (64, 128)
+    assert tensors["model.layers.7.mlp.experts.15.down_proj.weight"].shape == (64, 32)
     assert tensors["model.layers.0.mlp.gate.weight"].shape == (EXPERTS, 64)
