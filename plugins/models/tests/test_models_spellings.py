@@ -84,6 +84,7 @@ CASES: dict[str, tuple[str, Json, Callable[[Json], Json]]] = {
     "glm before transformers 5": ("glm4_moe", {}, scale_rope),
     "gpt-oss before transformers 5": ("gpt_oss", {}, scale_rope),
     "latents before transformers 5": ("deepseek_v3", {}, scale_rope),
+    "latents whose norms have an eps of their own": ("glm_moe_dsa", {"rms_norm_eps": 0.01}, dict),
     "linear": ("llama", {"rope_parameters": THETA | {"factor": 4.0, "rope_type": "linear"}}, scale_rope),
     "llama 3": ("llama", {"rope_parameters": THETA | LLAMA3 | {"rope_type": "llama3"}}, scale_rope),
     "minimax as published": (

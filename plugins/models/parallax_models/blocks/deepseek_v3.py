@@ -21,6 +21,9 @@ from parallax_backend_torch.api import (
 from parallax_core.api import Unsupported
 from parallax_models.deepseek_v3 import list_sparse
 
+LATENT_EPS = 1e-6
+"""The eps of the norms of latents, whatever config.json says of the others."""
+
 
 class DeepseekV3(Decoder):
     """See `parallax_backend_torch.api.Model`."""
@@ -45,7 +48,7 @@ class DeepseekV3(Decoder):
 
     def build_attention(self, index: int, weights: Weights) -> Looker:  # noqa: ARG002 -- every layer is alike
         """Build attention."""
-        return LatentAttention(weights.within("self_attn"), self.sizes, self.rope, self.scale, self.shape.eps)
+        return LatentAttention(weights.within("self_attn"), self.sizes, self.rope, self.scale, LATENT_EPS)
 
     def build_mixer(self, index: int, weights: Weights) -> Mixer:
         """Build experts, or in the first layers an MLP."""

@@ -19,7 +19,7 @@ from parallax_backend_torch.api import (
     keep_indexed,
     split_pairs,
 )
-from parallax_models.blocks.deepseek_v3 import DeepseekV3
+from parallax_models.blocks.deepseek_v3 import LATENT_EPS, DeepseekV3
 from parallax_models.glm_moe_dsa import list_indexed
 
 
@@ -40,7 +40,7 @@ class DeepseekV32(DeepseekV3):
     def build_attention(self, index: int, weights: Weights) -> IndexedAttention:
         """Build attention, with an index if the layer has one."""
         weights = weights.within("self_attn")
-        made = self.attention(weights, self.sizes, self.rope, self.scale, self.shape.eps)
+        made = self.attention(weights, self.sizes, self.rope, self.scale, LATENT_EPS)
         if self.have_index[index]:
             made.index = TokenIndex(weights.within("indexer"), self.index, self.rope, self.order_index())
         return made

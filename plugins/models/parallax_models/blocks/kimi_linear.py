@@ -18,11 +18,9 @@ from parallax_backend_torch.api import (
     build_groups,
 )
 from parallax_models import kimi_linear
-from parallax_models.blocks.deepseek_v3 import DeepseekV3
+from parallax_models.blocks.deepseek_v3 import LATENT_EPS, DeepseekV3
 from parallax_models.deepseek_v3 import list_sparse, read_experts
 
-EPS = 1e-6
-"""The eps of the norms of latents."""
 PLACES = "block_sparse_moe", "mlp"
 """Where checkpoints have the MLP of a layer, and its experts."""
 
@@ -43,7 +41,7 @@ class KimiLinear(DeepseekV3):
         """Build latent attention or Kimi delta attention."""
         weights = weights.within("self_attn")
         if self.kinds[index] == FULL:
-            return LatentAttention(weights, self.sizes, None, self.scale, EPS)
+            return LatentAttention(weights, self.sizes, None, self.scale, LATENT_EPS)
         return KimiDelta(weights, self.delta, self.shape.eps)
 
     def build_mixer(self, index: int, weights: Weights) -> Mixer:
