@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from parallax_backend_torch.arithmetic import Norm, attend, place_heads, rotate, store
-from parallax_backend_torch.config import Config
+from parallax_backend_torch.config import HINT, Config
 from parallax_backend_torch.kernels.attention import Pool, Rule
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.rope import Rope, split_pairs
@@ -16,6 +16,7 @@ from parallax_backend_torch.sparse import Choice, attend_chosen
 from parallax_backend_torch.step import LayerCache, SlotMapping, Step
 from parallax_backend_torch.store import CacheSpec
 from parallax_backend_torch.weights import Weights
+from parallax_core.api import Unsupported
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,9 @@ class Attention:
         self.heads, self.rope, self._look = heads, look.rope, look
         self.gates = heads.queries if look.is_gated else 0
         self.into = _build_into(weights, heads, look)
+        if self.into.out_features != (wanted := (heads.queries + 2 * heads.keys + self.gates) * heads.width):
+            named = f"queries, keys and values have {self.into.out_features} rows, and by config.json {wanted}"
+            raise Unsupported(f"a layer of the checkpoint does not fit: {named}", HINT)
         self.back = weights.make_linear("o_proj")
         self.norms = [
             Norm(weights.read_vector(f"{name}.weight"), look.eps, look.norm_offset)

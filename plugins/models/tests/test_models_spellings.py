@@ -145,3 +145,11 @@ def test_rope_with_a_setting_that_is_missing_or_wrong_is_refused_by_its_name(
     path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_parameters": THETA | rope}))
     with pytest.raises(Unsupported, match=words):
         family.open_chain(())
+
+
+def test_heads_that_the_checkpoint_does_not_have_are_refused(tmp_path: Path) -> None:
+    family = Family("ernie4_5", tmp_path, TorchBackend())
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_key_value_heads": None}))
+    with pytest.raises(Unsupported, match=r"have 64 rows, and by config\.json 96"):
+        family.open_chain(())
