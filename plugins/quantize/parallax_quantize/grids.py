@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -51,6 +52,12 @@ class Grid(Protocol):
     def decode(self, codes: torch.Tensor, fitted: Fitted) -> torch.Tensor:
         r"""Return the weights of codes [\*, inputs] in float32."""
 
+    def list_bases(self, codes: torch.Tensor, fitted: Fitted) -> tuple[torch.Tensor, ...]:
+        r"""Return what weights of codes [\*, inputs] are sums of, float32 like them; empty: of nothing that is free."""
+
+    def store(self, shares: Sequence[torch.Tensor], fitted: Fitted) -> Fitted:
+        r"""Return the grids [\*] by the share of each of `list_bases`, with all rounding of the format."""
+
 
 @dataclass(frozen=True, slots=True)
 class AffineGrid:
@@ -98,6 +105,22 @@ class AffineGrid:
     def decode(self, codes: torch.Tensor, fitted: Fitted) -> torch.Tensor:
         """See `Grid.decode`."""
         return codes * fitted.scale[..., None] + fitted.low[..., None]
+
+    def list_bases(self, codes: torch.Tensor, fitted: Fitted) -> tuple[torch.Tensor, ...]:
+        """See `Grid.list_bases`."""
+        if self.has_integer_zero:
+            return (codes - self._find_zeros(fitted)[..., None],)
+        return codes.float(), torch.ones(codes.shape)
+
+    def store(self, shares: Sequence[torch.Tensor], fitted: Fitted) -> Fitted:
+        """See `Grid.store`."""
+        scale = shares[0].clamp(min=0).to(self.dtype).float()
+        if self.has_integer_zero:
+            return Fitted(scale, -self._find_zeros(fitted) * scale)
+        return Fitted(scale, shares[1].to(self.dtype).float())
+
+    def _find_zeros(self, fitted: Fitted) -> torch.Tensor:
+        return (-fitted.low * invert(fitted.scale)).round()
 
     def _round(self, low: torch.Tensor, high: torch.Tensor) -> Fitted:
         """Return the grid between two ends as it can be stored."""
@@ -147,6 +170,14 @@ class FloatGrid:
     def decode(self, codes: torch.Tensor, fitted: Fitted) -> torch.Tensor:
         """See `Grid.decode`."""
         return torch.cat([E2M1, -E2M1])[codes.long()] * fitted.scale[..., None]
+
+    def list_bases(self, codes: torch.Tensor, fitted: Fitted) -> tuple[torch.Tensor, ...]:  # noqa: ARG002
+        """See `Grid.list_bases`: scales are powers of two."""
+        return ()
+
+    def store(self, shares: Sequence[torch.Tensor], fitted: Fitted) -> Fitted:  # noqa: ARG002
+        """See `Grid.store`."""
+        return fitted
 
     def _measure(self, groups: torch.Tensor, fitted: Fitted) -> torch.Tensor:
         return (self.decode(self.encode(groups, fitted), fitted) - groups).square_().sum(-1)

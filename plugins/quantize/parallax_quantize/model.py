@@ -72,7 +72,7 @@ class Quantizer:
                 return torch.zeros(weight.shape)
             if not products.isfinite().all():
                 raise ParallaxError(f"the inputs of {name} are not finite", "quantise without --calibrate")
-            rounded[name] = round_by_inputs(weight, products, find_zeros(grid))
+            rounded[name] = round_by_inputs(weight, products, grid)
             return restore(rounded[name], grid) - weight.float()
 
         assert self.runner is not None

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 
 import torch
 
-from parallax_quantize.grids import Fitted, Grid
+from parallax_quantize.grids import FEW_BITS, Fitted, Grid
+from parallax_quantize.least_squares import fit_grids
 
-DAMPING = 0.03
+DAMPING = 0.01
 """The share of its mean that is added to the diagonal of products of inputs."""
 MOST_DAMPING = 1.0
+BLOCK = 64
+"""Inputs whose errors are passed on to the others together."""
 ROWS = 4096
 """Rows that are rounded at once without inputs, which bounds the memory."""
 
@@ -32,32 +35,45 @@ def round_plain(weight: torch.Tensor, grid: Grid) -> Rounded:
 
 
 def round_by_inputs(weight: torch.Tensor, products: torch.Tensor, grid: Grid) -> Rounded:
-    """Round a matrix so that its outputs change least: GPTQ (arXiv 2210.17323).
+    """Round a matrix so that its outputs change least.
+
+    Codes are chosen by GPTQ (arXiv 2210.17323), those of the largest inputs first. Then the grids of few bits
+    become those that fit these codes best, by least squares, and codes are chosen once more.
 
     Args:
         weight: [out, in].
         products: the sum of the products of inputs with each other, float32 [in, in].
         grid: what the format has.
     """
-    weight, group = weight.float().clone(), grid.group
+    weight = weight.float().clone()
     weight[:, products.diagonal() == 0] = 0  # inputs that are always 0
-    factor = _factor_inverse(products)
-    codes = torch.empty(weight.shape, dtype=torch.uint8)
-    fits = []
-    for start in range(0, weight.shape[1], group):
-        own = factor[start : start + group, start : start + group]
-        fitted = grid.fit(weight[:, start : start + group])
-        columns, errors = weight[:, start : start + group].T.contiguous(), torch.empty(group, len(weight))
+    order = products.diagonal().argsort(descending=True)
+    factor = _factor_inverse(products[order][:, order])
+    fitted = grid.fit(weight.unflatten(1, (-1, grid.group)))
+    codes = _choose_codes(weight, order, factor, grid, fitted)
+    better = fit_grids(weight, products, codes, grid, fitted) if grid.bits <= FEW_BITS else fitted
+    if better is fitted:
+        return Rounded(codes, fitted)
+    return Rounded(_choose_codes(weight, order, factor, grid, better), better)
+
+
+def _choose_codes(
+    weight: torch.Tensor, order: torch.Tensor, factor: torch.Tensor, grid: Grid, fitted: Fitted
+) -> torch.Tensor:
+    """Return codes of given grids, chosen in an order of the inputs; ``factor`` has it, see `_factor_inverse`."""
+    codes, left = torch.empty(weight.shape, dtype=torch.uint8), weight[:, order]
+    for start in range(0, len(order), BLOCK):
+        own = factor[start : start + BLOCK, start : start + BLOCK]
+        columns, errors = left[:, start : start + BLOCK].T.contiguous(), torch.empty(len(own), len(weight))
         for column, given in enumerate(columns):
-            code = grid.encode(given[:, None], fitted)
-            codes[:, start + column] = code[:, 0]
-            errors[column] = (given - grid.decode(code, fitted)[:, 0]) / own[column, column]
+            place = int(order[start + column])
+            one = Fitted(fitted.scale[:, place // grid.group], fitted.low[:, place // grid.group])
+            code = grid.encode(given[:, None], one)
+            codes[:, place] = code[:, 0]
+            errors[column] = (given - grid.decode(code, one)[:, 0]) / own[column, column]
             columns[column:].addr_(own[column, column:], errors[column], alpha=-1)
-        weight[:, start + group :].addmm_(errors.T, factor[start : start + group, start + group :], alpha=-1)
-        fits.append(fitted)
-    return Rounded(
-        codes, Fitted(*(torch.stack([getattr(each, name) for each in fits], 1) for name in ("scale", "low")))
-    )
+        left[:, start + BLOCK :].addmm_(errors.T, factor[start : start + BLOCK, start + BLOCK :], alpha=-1)
+    return codes
 
 
 def restore(rounded: Rounded, grid: Grid) -> torch.Tensor:
