@@ -72,8 +72,9 @@ ENGINES = re.compile(r"\b(vllm|sglang)\b")
 HUB = re.compile(r"\b(Qwen|zai-org|org)/")
 OTHERS = re.compile(
     r"\b(10\.0\.0|203\.0\.113|198\.51\.100|192\.168\.1)\.\d+|\b(CODE|KEY|NAME|PUBLIC_KEY|MODEL|CODE_OF_A_SERVER)\b|plx1|--network"
+    r"|suggest --\w+ \w+\.toml"
 )
-"""Addresses and placeholders that stand for what the reader has."""
+"""Addresses, files and placeholders that stand for what the reader has."""
 MAKERS = {"make", "pip", ".", "pytest", "cd"}
 """Programs that make an environment, or belong into one that was made."""
 ROOTS = ("sudo ", "docker ", "parallax()")
