@@ -44,6 +44,7 @@ UNTYPED: dict[str, dict[str, str]] = {
     "docs/how-to/models.md": {
         "parallax serve Qwen/": HUB,
         "parallax run ollama:": "needs a model of Ollama; the tests of the source read some",
+        "parallax models suggest --": "needs a file of the reader's; the tests of the command read some",
     },
     "docs/how-to/ollama.md": {"client = ": "needs the address and the key of a server of the reader's"},
     "docs/how-to/serve-with-sglang.md": {
