@@ -34,7 +34,7 @@ FEW_STATES = 20
 """The states that its dynamic programming keeps for each node."""
 EFFORTS = {MOST_SMALL: 4, MOST_MEDIUM: 6}
 """The effort is larger by a factor in clusters of at most this many nodes, where each computation takes less time."""
-ADOPTING, ADOPTING_LARGE = 60_000, 40_000
+ADOPTING, ADOPTING_LARGE = 60_000, 20_000
 """The effort for trying idle nodes in the best placement, in clusters of at most `MOST_MEDIUM` nodes and in others."""
 WORTH_DIVIDING = 0.045
 """The relative gain below which the best node of a small cluster serves alone: predictions are not more exact."""
