@@ -15,7 +15,7 @@ MOST_NUMBERS = 2**24
 
 
 def fit_grids(weight: torch.Tensor, products: torch.Tensor, codes: torch.Tensor, grid: Grid, fitted: Fitted) -> Fitted:
-    """Return the grids of all groups of each row that fit best, with the codes as they are, as the format stores them.
+    """Return the grids of all groups that fit codes best, as the format stores them.
 
     Args:
         weight: float32 [out, in].
