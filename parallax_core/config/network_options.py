@@ -21,10 +21,7 @@ PeerTimeout = Annotated[
         extra={"metavar": "S"},
     ),
 ]
-Offline = Annotated[
-    bool,
-    Meta(description="No downloads, no discovery: contact only the given addresses."),
-]
+Offline = Annotated[bool, Meta(description="No downloads, no discovery: contact only the given addresses.")]
 StunPort = Annotated[
     int,
     Meta(

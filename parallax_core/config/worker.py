@@ -34,11 +34,7 @@ class NodeSettings(RelaySettings):
     backend_option: BackendOptionTexts = ()
     memory: Annotated[
         float | None,
-        Meta(
-            description="Gigabytes for layers; by default the free memory, if known.",
-            gt=0,
-            extra={"metavar": "GB"},
-        ),
+        Meta(description="Gigabytes for layers; by default the free memory, if known.", gt=0, extra={"metavar": "GB"}),
     ] = None
     max_context: Annotated[
         int | None,
@@ -59,8 +55,7 @@ class NodeSettings(RelaySettings):
     label: Annotated[
         tuple[str, ...],
         Meta(
-            description="A label of this machine, such as room=attic; may be repeated.",
-            extra={"metavar": "KEY=VALUE"},
+            description="A label of this machine, such as room=attic; may be repeated.", extra={"metavar": "KEY=VALUE"}
         ),
     ] = ()
     peer_timeout: PeerTimeout = None
@@ -88,10 +83,7 @@ class WorkerSettings(NodeSettings):
 
     model: Annotated[
         str,
-        Meta(
-            description="With --announce: the model of the layers.",
-            extra={"is_argument": True, "metavar": "MODEL"},
-        ),
+        Meta(description="With --announce: the model of the layers.", extra={"is_argument": True, "metavar": "MODEL"}),
     ] = ""
     layers: Annotated[
         str | None,

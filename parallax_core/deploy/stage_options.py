@@ -154,12 +154,7 @@ class StageOptions:
         return self.transport.spec.name != INPROCESS
 
     def make_stages(
-        self,
-        plan: StagePlan,
-        offers: Offers,
-        private: Path,
-        model: str = "",
-        registry: NodeRegistry | None = None,
+        self, plan: StagePlan, offers: Offers, private: Path, model: str = "", registry: NodeRegistry | None = None
     ) -> LocalStages | RemoteStages | WholeReplicas:
         """Return the stages, or replicas of another kind, which make the engines.
 

@@ -144,11 +144,7 @@ class HeaderBudget:
             "salt": len(request.salt),
             "adapter": len(request.adapter),
         }
-        in_result = {
-            "logprobs": request.logprobs or 0,
-            "prompt_logprobs": request.prompt_logprobs or 0,
-            "n": request.n,
-        }
+        in_result = {"logprobs": request.logprobs or 0, "prompt_logprobs": request.prompt_logprobs or 0, "n": request.n}
         if cost.begin > self.most_in_step:
             _refuse(in_step)
         if cost.first_draw + cost.scored > self.most_in_result:

@@ -12,8 +12,8 @@ KEPT = 0.97
 """The weight of an earlier step, compared with the one after it: some thirty steps count."""
 SWEEPS = 4
 """Improvements of all costs for each measured step; the next steps improve them further."""
-DOUBTS = (1.0, 1.0, 1.0, 1.02, 1.02)
-"""By how much each cost is drawn to 0: those of decodes cost nothing until steps with more of them do."""
+DECODE_DOUBT = 0.02
+"""How much the costs of decodes are drawn to 0, so that they cost nothing until steps with more of them do."""
 UNIT = 1024
 """Attended tokens are counted in this unit, so that all costs are of about the same size."""
 
@@ -61,21 +61,19 @@ class StepCosts:
     def __init__(self) -> None:
         self.num_steps = 0
         """The number of steps noted so far."""
-        self._costs = [0.0] * 5
+        self._costs = (0.0,) * 5
         """Seconds per prompt token, per `UNIT` it attends to, per step, per decode, and per `UNIT` it attends to."""
-        self._sums = [[0.0] * 6] * 5
-        """The sums of the products of two parts, and of each part; their weights fall with time."""
+        self._products = (0.0,) * 15
+        """The sums of the products of two parts, in the order of the costs; their weights fall with time."""
+        self._targets = (0.0,) * 5
 
     def note(self, size: StepSize, seconds: float) -> None:
         """Record how long a step of ``size`` took."""
         if seconds <= 0:
             return
         self.num_steps += 1
-        parts = [*(part / seconds for part in _list_parts(size)), 1.0]
-        self._sums = [
-            [KEPT * old + one * other for old, other in zip(row, parts, strict=True)]
-            for row, one in zip(self._sums, parts[:-1], strict=True)
-        ]
+        v, w, x, y, z = _list_parts(size)
+        self._add(v / seconds, w / seconds, x / seconds, y / seconds, z / seconds)
         self._improve()
 
     def predict(self, size: StepSize) -> float:
@@ -95,16 +93,52 @@ class StepCosts:
         root = math.sqrt(per_token**2 + 4 * per_square * seconds)
         return 2 * seconds / (per_token + root) if root else math.inf
 
+    def _add(self, v: float, w: float, x: float, y: float, z: float) -> None:
+        """Add the parts of a step, divided by its seconds, to the sums."""
+        vv, vw, vx, vy, vz, ww, wx, wy, wz, xx, xy, xz, yy, yz, zz = self._products
+        self._products = (
+            KEPT * vv + v * v,
+            KEPT * vw + v * w,
+            KEPT * vx + v * x,
+            KEPT * vy + v * y,
+            KEPT * vz + v * z,
+            KEPT * ww + w * w,
+            KEPT * wx + w * x,
+            KEPT * wy + w * y,
+            KEPT * wz + w * z,
+            KEPT * xx + x * x,
+            KEPT * xy + x * y,
+            KEPT * xz + x * z,
+            KEPT * yy + y * y,
+            KEPT * yz + y * z,
+            KEPT * zz + z * z,
+        )
+        a, b, c, d, e = self._targets
+        self._targets = KEPT * a + v, KEPT * b + w, KEPT * c + x, KEPT * d + y, KEPT * e + z
+
     def _improve(self) -> None:
-        """Do the sweeps, each cost after the other: the one that fits best beside the others."""
-        costs = self._costs
+        """Do the sweeps: written out, since a pipeline does them after every step."""
+        v, w, x, y, z = self._costs
+        a, b, c, d, e = self._targets
+        vv, vw, vx, vy, vz, ww, wx, wy, wz, xx, xy, xz, yy, yz, zz = self._products
+        own_y, own_z = yy * (1 + DECODE_DOUBT), zz * (1 + DECODE_DOUBT)
         for _ in range(SWEEPS):
-            for part, (row, doubt) in enumerate(zip(self._sums, DOUBTS, strict=True)):
-                if (own := row[part]) > 0:
-                    v, w, x, y, z = costs
-                    a, b, c, d, e, target = row
-                    cost = (target - (v * a + w * b + x * c + y * d + z * e) + costs[part] * own) / (own * doubt)
-                    costs[part] = cost if cost > 0 else 0.0
+            if vv > 0:
+                cost = (a - (v * vv + w * vw + x * vx + y * vy + z * vz) + v * vv) / vv
+                v = cost if cost > 0 else 0.0
+            if ww > 0:
+                cost = (b - (v * vw + w * ww + x * wx + y * wy + z * wz) + w * ww) / ww
+                w = cost if cost > 0 else 0.0
+            if xx > 0:
+                cost = (c - (v * vx + w * wx + x * xx + y * xy + z * xz) + x * xx) / xx
+                x = cost if cost > 0 else 0.0
+            if yy > 0:
+                cost = (d - (v * vy + w * wy + x * xy + y * yy + z * yz) + y * yy) / own_y
+                y = cost if cost > 0 else 0.0
+            if zz > 0:
+                cost = (e - (v * vz + w * wz + x * xz + y * yz + z * zz) + z * zz) / own_z
+                z = cost if cost > 0 else 0.0
+        self._costs = v, w, x, y, z
 
 
 def _list_parts(size: StepSize) -> tuple[float, float, float, float, float]:

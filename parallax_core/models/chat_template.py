@@ -86,11 +86,7 @@ class ChatTemplate:
         self._max_characters = max_characters
 
     def render(
-        self,
-        turns: Turns,
-        settings: Mapping[str, Any] | None = None,
-        ending: PromptEnding = ANSWER,
-        tools: Tools = (),
+        self, turns: Turns, settings: Mapping[str, Any] | None = None, ending: PromptEnding = ANSWER, tools: Tools = ()
     ) -> str:
         """Return the prompt for a conversation with ``tools``; ``settings`` are further variables.
 

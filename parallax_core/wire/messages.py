@@ -20,18 +20,7 @@ from parallax_core.contracts.tensor import Tensor
 from parallax_core.contracts.value import LARGEST, Count, Counter, Handle
 from parallax_core.wire.api_data import ApiData
 from parallax_core.wire.base import Name, StageMessage, Text
-from parallax_core.wire.membership import (
-    Assign,
-    HandOver,
-    Hop,
-    Join,
-    Leave,
-    Linked,
-    Loading,
-    Ready,
-    Refusal,
-    Release,
-)
+from parallax_core.wire.membership import Assign, HandOver, Hop, Join, Leave, Linked, Loading, Ready, Refusal, Release
 
 T = TypeVar("T")
 
