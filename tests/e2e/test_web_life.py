@@ -225,8 +225,8 @@ def test_answer_goes_on_after_one_has_signed_in_again(
     keys = tmp_path / "keys"
     keys.write_text(f"{KEY} admin\n")
     keys.chmod(0o600)
-    options = ("--port", str(find_ports()), "--set", f"response_store={tmp_path / 'responses'}")
-    options += ("--api-key-file", str(keys))
+    kept = f"response_store={tmp_path / 'responses'}"
+    options = ("--port", str(find_ports()), "--set", kept, "--api-key-file", str(keys))
     server = start_server(model_home, tmp_path / "first", *options, model=str(split))
     page, watch = open_page(browser, server, "/app/#/chat")
     sign_in(page, KEY)
