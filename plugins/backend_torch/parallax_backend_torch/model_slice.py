@@ -7,7 +7,7 @@ layer. Layers of other stages have no weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 
 from parallax_backend_torch.attention_hook import NAME, register_attention
 from parallax_backend_torch.config import HINT
+from parallax_backend_torch.conversions import Conversion, find_conversions
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.tensor_file import NAME as TENSOR
 from parallax_backend_torch.tensor_file import Selection
@@ -140,13 +141,16 @@ def fill_model(model: Any, selection: Selection, weights: Weights) -> tuple[Sect
     section = Section(selection.layers, selection.num_layers)
     for index, layer in enumerate(decoder.layers):
         layer.forward = LayerGate(index, layer.forward, section)
+    conversions = find_conversions(model, weights.file.names)
     skipped = {id(decoder.embed_tokens), id(head), *(() if selection.is_last else (id(decoder.norm),))}
     for path, module in model.named_modules():
         found = TENSOR.fullmatch(f"{path}.")
         layer = found[2] if found else None
         is_inside = layer is None or selection.layers.start <= int(layer) < selection.layers.stop
         if is_inside and id(module) not in skipped:
-            _fill_module(module, found[1] if found else f"{path}.", weights)
+            prefix = found[1] if found else f"{path}."
+            made = _convert(model, module, prefix, weights, conversions)
+            _fill_module(module, prefix, weights, made)
     weights.file.check_left((".inv_freq",))
     return section, ends
 
@@ -171,18 +175,37 @@ def _find_scale(embedding: Any) -> float:  # noqa: ANN401 -- any module
     return float(scale)
 
 
-def _fill_module(module: Any, prefix: str, weights: Weights) -> None:  # noqa: ANN401 -- any module
-    """Load the tensors of a module, without those of its submodules."""
-    if type(module) is torch.nn.Linear:
+def _convert(
+    model: Any,  # noqa: ANN401 -- a model of transformers
+    module: Any,  # noqa: ANN401 -- any module
+    prefix: str,
+    weights: Weights,
+    conversions: Mapping[str, Conversion],
+) -> dict[str, torch.Tensor]:
+    """Return the own tensors of a module that the checkpoint has in another form, by name."""
+    found = {}
+    for name, parameter in module._parameters.items():  # noqa: SLF001 -- named_parameters would leave out shared ones
+        conversion = None if weights.has(prefix + name) else conversions.get(prefix + name)
+        if parameter is not None and conversion is not None:
+            found[name] = conversion.make(prefix + name, model, weights.read_plain)
+            if found[name].shape != parameter.shape:
+                raise _refuse(prefix + name)
+    return found
+
+
+def _fill_module(module: Any, prefix: str, weights: Weights, made: Mapping[str, torch.Tensor]) -> None:  # noqa: ANN401
+    """Load the tensors of a module, without those of its submodules; ``made`` has those that need not be read."""
+    if type(module) is torch.nn.Linear and not made:
         name = prefix.removesuffix(".")
         _check_shape(f"{name}.weight", module.weight, weights)
         module.forward = Product(weights.make_linear(name))
         return
     own = weights.within(prefix.removesuffix("."))
-    for name, parameter in module._parameters.items():  # noqa: SLF001 -- named_parameters would leave out shared ones
+    for name, parameter in module._parameters.items():  # noqa: SLF001
         if parameter is not None:
-            _check_shape(prefix + name, parameter, weights)
-            found = own.keep_stack(own.read_plain(name))
+            if name not in made:
+                _check_shape(prefix + name, parameter, weights)
+            found = own.keep_stack(made[name] if name in made else own.read_plain(name))
             module._parameters[name] = torch.nn.Parameter(found, requires_grad=False)  # noqa: SLF001
     for name, found in _remake_buffers(module, prefix, weights):
         module._buffers[name] = found.to(weights.factory.device)  # noqa: SLF001 -- with the dtype of transformers
@@ -190,8 +213,12 @@ def _fill_module(module: Any, prefix: str, weights: Weights) -> None:  # noqa: A
 
 def _check_shape(name: str, expected: torch.Tensor, weights: Weights) -> None:
     if not weights.has(name) or weights.read_shape(name) != tuple(expected.shape):
-        message = f"the checkpoint has {name} in another form than transformers, or not at all"
-        raise Unsupported(message, "choose another backend")
+        raise _refuse(name)
+
+
+def _refuse(name: str) -> Unsupported:
+    message = f"the checkpoint has {name} in another form than transformers, or not at all"
+    return Unsupported(message, "choose another backend")
 
 
 def _remake_buffers(module: Any, prefix: str, weights: Weights) -> Iterator[tuple[str, torch.Tensor]]:  # noqa: ANN401
