@@ -243,7 +243,7 @@ def test_plugins_are_listed_as_json() -> None:
     assert found["mlx"]["state"] == "loaded"
     assert found["mlx"]["offers"] == {"backends": ["mlx"], "settings": ["mlx"]}
     assert found["core"]["offers"]["sources"] == ["file"]
-    assert found["hub"]["offers"] == {"sources": ["hf", "ollama"]}
+    assert found["hub"]["offers"] == {"sources": ["hf", "ms", "ollama"]}
     assert found["pypi"]["offers"] == {"sources": ["pypi", "gguf"]}
 
 

@@ -26,7 +26,7 @@ BUDGETS = {
     "plugins/api_tokenize": 500,
     "plugins/backend_mlx": 11_680,
     "plugins/backend_sglang": 5_100,
-    "plugins/backend_torch": 15_405,
+    "plugins/backend_torch": 15_410,
     "plugins/backend_vllm": 4_040,
     "plugins/batch": 900,
     "plugins/bench": 1_800,

@@ -1,4 +1,4 @@
-"""Makes the tensors of transformers that a checkpoint has in another form, such as the stack of all experts."""
+"""Makes tensors of transformers that a checkpoint has in another form, such as all experts."""
 
 from __future__ import annotations
 

@@ -99,8 +99,9 @@ class Attention:
         self.gates = heads.queries if look.is_gated else 0
         self.into = _build_into(weights, heads, look)
         if self.into.out_features != (wanted := (heads.queries + 2 * heads.keys + self.gates) * heads.width):
-            named = f"queries, keys and values have {self.into.out_features} rows, and by config.json {wanted}"
-            raise Unsupported(f"a layer of the checkpoint does not fit: {named}", HINT)
+            numbers = "'num_attention_heads', 'num_key_value_heads' and 'head_dim' in config.json"
+            found = f"queries, keys and values of a layer have {self.into.out_features} rows"
+            raise Unsupported(f"{found}, and by {numbers} {wanted}", HINT)
         self.back = weights.make_linear("o_proj")
         self.norms = [
             Norm(weights.read_vector(f"{name}.weight"), look.eps, look.norm_offset)

@@ -151,5 +151,5 @@ def test_heads_that_the_checkpoint_does_not_have_are_refused(tmp_path: Path) -> 
     family = Family("ernie4_5", tmp_path, TorchBackend())
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"num_key_value_heads": None}))
-    with pytest.raises(Unsupported, match=r"have 64 rows, and by config\.json 96"):
+    with pytest.raises(Unsupported, match=r"have 64 rows, and by .* 'num_key_value_heads' .* 96"):
         family.open_chain(())
