@@ -8,8 +8,8 @@ from parallax_quantize.grids import Fitted, Grid
 
 DAMPING = 0.01
 """The share of its mean that is added to the diagonal of products of inputs."""
-LEAST, LEAST_SHARE = 1e-12, 1e-6
-"""What is added to the diagonal of the equations of a row, so that there is one solution; and as a share of it."""
+LEAST_SHARE, LEAST = 1e-6, 1e-12
+"""The share of its mean, and the number, that are added to the diagonal of a row's equations."""
 MOST_NUMBERS = 2**24
 """Numbers in memory for the rows whose equations are made at once."""
 

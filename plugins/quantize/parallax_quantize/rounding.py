@@ -7,10 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from parallax_quantize.grids import FEW_BITS, Fitted, Grid
-from parallax_quantize.least_squares import fit_grids
+from parallax_quantize.least_squares import DAMPING, fit_grids
 
-DAMPING = 0.01
-"""The share of its mean that is added to the diagonal of products of inputs."""
 MOST_DAMPING = 1.0
 BLOCK = 64
 """Inputs whose errors are passed on to the others together."""
