@@ -205,14 +205,7 @@ from parallax_core.contracts.stage import (
     State,
     Truncate,
 )
-from parallax_core.contracts.status import (
-    NodeStatus,
-    PlanStatus,
-    ReplicaStatus,
-    ServedModel,
-    ServerStatus,
-    StageStatus,
-)
+from parallax_core.contracts.status import NodeStatus, PlanStatus, ReplicaStatus, ServedModel, ServerStatus, StageStatus
 from parallax_core.contracts.surface import (
     Authenticator,
     ForwardedAnswer,
@@ -222,12 +215,7 @@ from parallax_core.contracts.surface import (
     needs_role,
 )
 from parallax_core.contracts.tensor import ITEM_BYTES, Data, Tensor, TensorSpec
-from parallax_core.contracts.token_engine import (
-    EngineBackend,
-    EngineInfo,
-    EnginePlan,
-    TokenEngine,
-)
+from parallax_core.contracts.token_engine import EngineBackend, EngineInfo, EnginePlan, TokenEngine
 from parallax_core.contracts.transport import (
     Frame,
     FrameLimits,

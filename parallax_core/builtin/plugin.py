@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from parallax_core.api import (
-    DeploymentSpec,
-    PolicySpec,
-    SettingsSpec,
-    SourceSpec,
-    TransportSpec,
-    hookimpl,
-)
+from parallax_core.api import DeploymentSpec, PolicySpec, SettingsSpec, SourceSpec, TransportSpec, hookimpl
 
 
 @hookimpl

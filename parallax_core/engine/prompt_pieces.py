@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import NamedTuple
 
 LEAST_PIECE = 64
 """The fewest tokens of a piece before a step with as many was measured."""
@@ -16,24 +17,34 @@ Typical = Sequence[tuple[int, float]]
 """The tokens and the seconds of typical steps of a stage, by tokens."""
 
 
-def choose_piece(stages: Sequence[Typical], num_tokens: int, most: int, links_s: float, most_in_flight: int) -> int:
+class Pace(NamedTuple):
+    """How steps follow each other."""
+
+    links_s: float
+    """The seconds of a step on all links."""
+    most_in_flight: int
+    crowding: float = 1.0
+    """How many times as long as alone a step takes while all compute: those of a machine may share processors."""
+
+
+def choose_piece(stages: Sequence[Typical], num_tokens: int, most: int, pace: Pace) -> int:
     """Return the tokens of each piece, such that all stages have soonest computed all of them.
 
     The last stage begins when the first piece has passed the others; from then on each piece takes as long as on the
-    slowest stage, or waits until one of those in flight is back. ``stages`` has what each measured, ``most`` the tokens
-    of a step, and ``links_s`` the seconds of a step on all links.
+    slowest stage, or waits until one of those in flight is back. ``stages`` has what each measured, and ``most`` the
+    tokens of a step.
     """
     if any(not known or known[-1][0] < LEAST_PIECE for known in stages):
         return max(LEAST_PIECE, -(-num_tokens // len(stages)))
 
     def measure(count: int) -> float:
         times = [predict_step(known, -(-num_tokens // count)) for known in stages]
-        through_s = sum(times) + links_s
-        return through_s + (count - 1) * max(*times, through_s / most_in_flight)
+        through_s = sum(times) + pace.links_s
+        return through_s + (count - 1) * max(*times, through_s / pace.most_in_flight)
 
     fewest = -(-num_tokens // most)
     best = min(range(fewest, fewest + MOST_PIECES), key=measure)
-    return -(-num_tokens // (best if measure(best) < WORTH_CUTTING * measure(fewest) else fewest))
+    return -(-num_tokens // (best if pace.crowding * measure(best) < WORTH_CUTTING * measure(fewest) else fewest))
 
 
 def predict_step(known: Typical, num_tokens: int) -> float:

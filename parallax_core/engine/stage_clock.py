@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from parallax_core.contracts.stage import Row
 from parallax_core.contracts.status import StepTime
-from parallax_core.engine.prompt_pieces import choose_piece
+from parallax_core.engine.prompt_pieces import Pace, choose_piece
 from parallax_core.engine.step_cost import StepCosts, StepSize, measure_rows
 from parallax_core.engine.step_limit import StepLimit
 
@@ -98,6 +98,8 @@ class StageClock:
         """Whether a further step is faster, and for what: answers, steps, and `RETHOUGHT` steps noted."""
         self._decodes = StepSize()
         """The rows of the last step with decodes."""
+        self._alone = 0, 0.0
+        """The prompt tokens of the last step that departed beside no other, and its seconds on the first stage."""
         self.restart()
         self._forget_times()
 
@@ -195,7 +197,8 @@ class StageClock:
         if self.num_stages == 1 or num_tokens <= 1:
             return num_tokens
         stages = [limit.list_typical() for limit in self._limits]
-        return min(most, choose_piece(stages, num_tokens, most, self.links_s, self.most_in_flight))
+        pace = Pace(self.links_s, self.most_in_flight, median(self._crowding or [1.0]))
+        return min(most, choose_piece(stages, num_tokens, most, pace))
 
     def _fit_in_flight(self) -> None:
         fitting = round(min(self._round_trips) / median(self._slowest))
@@ -223,17 +226,23 @@ class StageClock:
         self.costs = StepCosts()
         """Predicts the seconds of a step on the stage that takes longest for it."""
         self._limits = [StepLimit() for _ in range(self.num_stages)]
+        self._crowding: deque[float] = deque(maxlen=RETHOUGHT)
+        """How many times as long as alone steps took while all stages computed: above 1 where they share."""
 
     def _conclude(self, times: StepTimes) -> None:
         """Learn from a step once its answers and all reports are here."""
         if times.returned is not None and len(times.seconds) == self.num_stages and times.size != StepSize():
-            seconds = tuple(times.seconds.values())
+            seconds = tuple(times.seconds[stage] for stage in range(self.num_stages))
             self._learn(FinishedStep(times.size, seconds, times.departed, times.returned, times.num_before))
 
     def _learn(self, step: FinishedStep) -> None:
         """Learn the costs of steps and the time on links from a step."""
         size, seconds, departed, returned, num_before = step
         self.costs.note(size, max(seconds))
+        if not num_before:
+            self._alone = size.num_prompt, seconds[0]
+        elif num_before == self.num_stages - 1 and size.num_prompt == self._alone[0] > 0 and self._alone[1]:
+            self._crowding.append(seconds[0] / self._alone[1])
         waited_s = max(0.0, returned - departed - sum(seconds))
         if not num_before:
             self._hops.append(waited_s / (self.num_stages + 1))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from parallax_core.engine.prompt_pieces import LEAST_PIECE, choose_piece, predict_step
+from parallax_core.engine.prompt_pieces import LEAST_PIECE, Pace, choose_piece, predict_step
 from parallax_core.engine.step_cost import StepSize
 from parallax_core.testing.toy import Toy
 from tests.unit.engine.replica import Replica, open_stages
@@ -14,25 +14,25 @@ COMPUTES = [(1, 0.02), (64, 0.64), (512, 5.12)]
 
 
 def test_prompt_is_cut_where_stages_compute_and_not_where_they_read() -> None:
-    assert choose_piece([READS, READS], 512, 2048, 0.0, 3) == 512
-    assert choose_piece([COMPUTES] * 4, 512, 2048, 0.0, 5) <= 64
-    assert choose_piece([COMPUTES] * 4, 5000, 2048, 0.0, 5) <= 2048
+    assert choose_piece([READS, READS], 512, 2048, Pace(0.0, 3)) == 512
+    assert choose_piece([COMPUTES] * 4, 512, 2048, Pace(0.0, 5)) <= 64
+    assert choose_piece([COMPUTES] * 4, 5000, 2048, Pace(0.0, 5)) <= 2048
 
 
 def test_prompt_is_cut_into_as_many_pieces_as_stages_before_any_is_measured() -> None:
-    assert choose_piece([[], []], 512, 2048, 0.0, 3) == 256
-    assert choose_piece([COMPUTES, [(1, 0.02)]], 512, 2048, 0.0, 3) == 256
-    assert choose_piece([[]] * 8, 100, 2048, 0.0, 9) == LEAST_PIECE
+    assert choose_piece([[], []], 512, 2048, Pace(0.0, 3)) == 256
+    assert choose_piece([COMPUTES, [(1, 0.02)]], 512, 2048, Pace(0.0, 3)) == 256
+    assert choose_piece([[]] * 8, 100, 2048, Pace(0.0, 9)) == LEAST_PIECE
 
 
 def test_prompt_is_whole_again_if_its_pieces_took_as_long() -> None:
     experts = [(1, 0.01), (64, 0.095), (512, 0.1)]
-    assert choose_piece([experts] * 2, 512, 2048, 0.0, 3) == 512
+    assert choose_piece([experts] * 2, 512, 2048, Pace(0.0, 3)) == 512
 
 
 def test_pieces_do_not_wait_for_those_that_are_on_slow_links() -> None:
-    assert choose_piece([COMPUTES] * 4, 64, 2048, 0.0, 5) < 64
-    assert choose_piece([[(1, 0.01), (64, 0.02)]] * 4, 64, 2048, 2.0, 5) >= 16, "at most five are on their way"
+    assert choose_piece([COMPUTES] * 4, 64, 2048, Pace(0.0, 5)) < 64
+    assert choose_piece([[(1, 0.01), (64, 0.02)]] * 4, 64, 2048, Pace(2.0, 5)) >= 16, "at most five are on their way"
 
 
 KNOWN = [(1, 0.02), (64, 0.1), (512, 0.8)]
@@ -65,7 +65,7 @@ def test_size_that_may_be_best_is_tried_and_left_if_it_is_not() -> None:
     """Steps read all weights up to 100 tokens, and compute beyond."""
     sizes, stages = list[int](), [[(1, 8.0), (256, 20.5)]] * 2
     for _ in range(6):
-        sizes.append(size := choose_piece(stages, 512, 2048, 0.0, 3))
+        sizes.append(size := choose_piece(stages, 512, 2048, Pace(0.0, 3)))
         known = {**dict(stages[0]), size: max(8.0, size * 0.08)}
         stages = [sorted(known.items())] * 2
     assert 80 <= sizes[-1] <= 128

@@ -163,6 +163,22 @@ def test_links_are_measured_by_decodes_beside_which_no_step_is_surplus() -> None
     assert not clock.may_depart([measure_rows(ROWS * 6)] * 2, 12)
 
 
+@pytest.mark.parametrize(("crowding", "is_cut"), [(1.0, True), (1.3, True), (3.0, False)])
+def test_lone_prompt_is_cut_if_stages_that_compute_at_once_take_less_than_one_by_one(
+    crowding: float, is_cut: bool
+) -> None:
+    """Stages of one machine may share its processors; each piece but the first then takes longer."""
+    clock = StageClock(3)
+    piece = (Row(SeqId(0), 0, tuple(range(100))),)
+    for num_before in (0, 1, 2, 3):
+        times = clock.depart(100.0, piece, num_before)
+        for stage in range(3):
+            times.note(stage, 0.1 * (crowding if num_before else 1.0))
+            clock.note(times, stage, 100, None)
+        clock.arrive(times, 101.0)
+    assert (clock.cut_prompt(600, 2048) < 600) == is_cut
+
+
 def test_new_epoch_forgets_what_a_further_step_would_hide() -> None:
     clock, two = StageClock(2), [measure_rows(ROWS * 6)] * 2
     for _ in range(RECENT):
