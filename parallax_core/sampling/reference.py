@@ -60,10 +60,7 @@ def draw(logits: Sequence[float], draft: Draft, allowed: Collection[int] | None 
         return max(range(len(adjusted)), key=lambda token: (adjusted[token], -token))
     scaled = [logit / sampling.temperature for logit in adjusted]
     key = draw_key(sampling.seed, draft.position, draft.choice)
-    return max(
-        keep(scaled, sampling),
-        key=lambda token: (scaled[token] + gumbel(hash32(key, token)), -token),
-    )
+    return max(keep(scaled, sampling), key=lambda token: (scaled[token] + gumbel(hash32(key, token)), -token))
 
 
 def adjust(logits: Sequence[float], draft: Draft, allowed: Collection[int] | None = None) -> list[float]:

@@ -164,7 +164,9 @@ class PipelineDriver:
                     self._take(stage, message)
             except (PeerLost, StageLost) as error:
                 raise self._lost(stage, error) from error
-            self._news.set()
+            is_last = stage == len(self._channels) - 1
+            if is_last or not isinstance(message, Result) or message.step <= self._progress.finished[-1]:
+                self._news.set()  # else it comes with the answers
 
     def _take(self, stage: int, message: Message) -> None:
         if not isinstance(message, Result | Failure | Heartbeat) or message.stage != stage:

@@ -163,6 +163,29 @@ async def test_later_stage_may_be_heard_first() -> None:
         assert not bench.task.done()
 
 
+async def test_head_plans_when_answers_come_and_not_for_each_stage_that_reports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with driving() as bench:
+        bench.ask("one", (5,), max_tokens=9)
+        step = await bench.step()
+        await bench.settle()
+        plans, plan = list[float](), bench.head.plan
+        monkeypatch.setattr(bench.head, "plan", lambda now: plans.append(now) or plan(now))
+        await bench.stages[0].send(Result(step.epoch, step.step, 0))
+        await bench.settle()
+        assert not plans, "the answers of the step are still to come"
+        await bench.stages[LAST].send(answer(step))
+        step = await bench.step()
+        await bench.stages[LAST].send(answer(step))
+        await bench.step()
+        await bench.settle()
+        plans.clear()
+        await bench.stages[0].send(Result(step.epoch, step.step, 0))
+        await bench.settle()
+        assert plans, "a report that is late may have given pages back"
+
+
 async def test_failed_step_ends_its_requests_once_those_before_are_absorbed() -> None:
     async with driving() as bench:
         bench.ask("good", (5,), max_tokens=3)
