@@ -25,6 +25,7 @@ from parallax_core.api import (
 from parallax_core.base.errors import StageLost
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.engine.head import Head
+from parallax_core.engine.inflight import PlannedStep
 from parallax_core.node.channel import Channel
 from parallax_core.node.pipeline.driver import PipelineDriver
 from parallax_core.testing.toy import Toy
@@ -171,7 +172,12 @@ async def test_head_plans_when_answers_come_and_not_for_each_stage_that_reports(
         step = await bench.step()
         await bench.settle()
         plans, plan = list[float](), bench.head.plan
-        monkeypatch.setattr(bench.head, "plan", lambda now: plans.append(now) or plan(now))
+
+        def note(now: float) -> PlannedStep | None:
+            plans.append(now)
+            return plan(now)
+
+        monkeypatch.setattr(bench.head, "plan", note)
         await bench.stages[0].send(Result(step.epoch, step.step, 0))
         await bench.settle()
         assert not plans, "the answers of the step are still to come"
