@@ -10,7 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
-from parallax_cluster.cli.plan_inputs import measure_model, read_nodes, refuse_model
+from parallax_cluster.cli.plan_inputs import guess_model, measure_model, read_nodes, refuse_model
+from parallax_cluster.cli.size_options import (
+    ActiveOption,
+    BackendOption,
+    DeviceOption,
+    LayersOption,
+    ParamsOption,
+    WeightBitsOption,
+)
 from parallax_cluster.node.coordinator.placement_guard import make_placement
 from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_cluster.placement.nodes_file import read_cluster
@@ -75,10 +83,12 @@ def simulate(
     max_token_time: Annotated[
         float | None, typer.Option(help="Goodput: the most seconds per token after it.", min=1e-6, metavar="S")
     ] = None,
-    weight_bits: Annotated[
-        float | None,
-        typer.Option(help="Bits per weight as loaded; by default as stored.", min=0.5, max=64, metavar="BITS"),
-    ] = None,
+    weight_bits: WeightBitsOption = None,
+    params: ParamsOption = None,
+    layers: LayersOption = None,
+    active: ActiveOption = None,
+    backend: BackendOption = None,
+    device: DeviceOption = "",
     coarse: Annotated[
         bool, typer.Option("--coarse", help="Simulate faster: group decodes, and leave out prefix caches.")
     ] = False,
@@ -112,7 +122,8 @@ def simulate(
     )
     arrivals = _read_trace(trace) if trace else list(make_trace(given, requests))
     cluster, host = read_cluster(read_nodes(nodes)), PluginHost.prepare()
-    measured = measure_model(host, model, weight_bits)
+    loading, guessed = (backend, device) if backend else None, guess_model(params, layers, active)
+    measured = measure_model(host, model, weight_bits, guessed, loading)
     problem = PlacementProblem(
         cluster=cluster,
         model=measured.demand,

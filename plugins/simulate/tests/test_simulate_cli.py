@@ -50,6 +50,15 @@ def test_users_send_the_next_request_after_an_answer(folder: Path) -> None:
     assert (report["num_finished"], report["refused"]) == (6, [])
 
 
+def test_unknown_family_is_simulated_by_its_size(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    options = ("--requests", "4", "--prompt", "64", "--output", "8", "--json", "--weight-bits", "8", "--layers", "32")
+    dense = json.loads(run(folder, *options, "--params", "8B").stdout)
+    sparse = json.loads(run(folder, *options, "--params", "8B", "--active", "1B").stdout)
+    assert sparse["num_finished"] == dense["num_finished"] == 4
+    assert sparse["tokens_per_s"] > dense["tokens_per_s"]
+
+
 @pytest.mark.parametrize(
     ("options", "what"),
     [
@@ -63,6 +72,8 @@ def test_users_send_the_next_request_after_an_answer(folder: Path) -> None:
         (("--coarse", "--batching", "hold"), "no batching policies"),
         (("--coarse", "--shared-prefix", "8"), "no prefix cache"),
         (("--weight-bits", "64"), "does not fit"),
+        (("--params", "8B"), "--layers is missing"),
+        (("--backend", "nobody"), "nobody"),
     ],
 )
 def test_wrong_input_is_an_error_that_names_it(folder: Path, options: tuple[str, ...], what: str) -> None:

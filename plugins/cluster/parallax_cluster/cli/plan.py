@@ -18,6 +18,14 @@ from parallax_cluster.cli.live_cluster import read_live_cluster
 from parallax_cluster.cli.plan_catalogue import print_catalogue, print_example
 from parallax_cluster.cli.plan_inputs import guess_model, measure_model, read_nodes, refuse_model
 from parallax_cluster.cli.plan_view import Plan, describe_plan, rank_plans, render_plans
+from parallax_cluster.cli.size_options import (
+    ActiveOption,
+    BackendOption,
+    DeviceOption,
+    LayersOption,
+    ParamsOption,
+    WeightBitsOption,
+)
 from parallax_cluster.cli.status import TIMEOUT_S
 from parallax_cluster.node.coordinator.placement_guard import make_placement
 from parallax_cluster.placement.estimate import PlacementEstimator
@@ -78,26 +86,12 @@ def plan(
     min_throughput: Annotated[
         float, typer.Option(help="The least tokens per second, for --objective latency.", min=0, metavar="N")
     ] = 0.0,
-    weight_bits: Annotated[
-        float | None,
-        typer.Option(help="Bits per weight as loaded; by default as stored.", min=0.5, max=64, metavar="BITS"),
-    ] = None,
-    params: Annotated[
-        str | None, typer.Option(help="Plan by size, whatever the family: its parameters, as 24B.", metavar="N")
-    ] = None,
-    layers: Annotated[
-        int | None, typer.Option(help="For --params: its layers.", min=1, max=10_000, metavar="N")
-    ] = None,
-    active: Annotated[
-        str | None, typer.Option(help="For --params: the parameters that a token meets.", metavar="N")
-    ] = None,
-    backend: Annotated[
-        str | None, typer.Option(help="Plan weights as this backend loads them.", metavar="NAME")
-    ] = None,
-    device: Annotated[
-        str,
-        typer.Option(help="The device for --backend, such as cuda; by default its best here.", metavar="NAME"),
-    ] = "",
+    weight_bits: WeightBitsOption = None,
+    params: ParamsOption = None,
+    layers: LayersOption = None,
+    active: ActiveOption = None,
+    backend: BackendOption = None,
+    device: DeviceOption = "",
     placement: Annotated[str, typer.Option(help="The placement policy.", metavar="POLICY")] = "search",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     _devices: Annotated[
