@@ -17,7 +17,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from benchmarks.widths import WIDE
-from parallax_core.api import ModelShape, Plane, count_border_bytes, list_borders
+from parallax_core.api import ModelShape, ModelSpec, Plane, count_border_bytes, list_borders
 from parallax_models.plugin import parallax_register_models
 from tests.support.checkpoints import SEEING, SERVED
 from tests.support.tried_formats import TRIED
@@ -27,6 +27,7 @@ PAGE = ROOT / "docs/reference/families.md"
 RESULTS = ROOT / "benchmarks/results"
 MODELS = ROOT / "plugins/cluster/parallax_cluster/cli/models.json"
 TEMPLATES = RESULTS / "templates.json"
+MODULES = ROOT / "plugins/models"
 SPECS = {name: spec for spec in parallax_register_models() for name in spec.architectures}
 INDEX = {name: value for name, value in WIDE["qwen4_exp_text"].items() if name.startswith("indexer_")}
 INDEX |= {"hidden_size": 2560}
@@ -46,10 +47,11 @@ FURTHER: dict[str, dict[str, Any]] = {
 BILLION = 1e9
 HEAD = """# Model families
 
-The families that `parallax-models` describes, and whose layers it brings for the backend `torch`.
+The families that `parallax-models` describes, and whose layers it brings for the backend `torch`. *Lines* are those of
+the module that describes a family, and of the one with its layers, which a few families share.
 
-| Family | Models | Architectures in config.json |
-|---|---|---|
+| Family | Models | Architectures in config.json | Lines |
+|---|---|---|---|
 """
 PROVED = """
 ## What was compared
@@ -314,13 +316,20 @@ def list_unread() -> str:
     return f"{', '.join(f'`{name}`' for name in names)}."
 
 
+def count_lines(spec: ModelSpec) -> str:
+    """Return the lines of the modules of a family."""
+    targets = (spec.adapter.target, spec.blocks["torch"].target)
+    paths = (MODULES / f"{target.partition(':')[0].replace('.', '/')}.py" for target in targets)
+    return " + ".join(str(len(path.read_text(encoding="utf-8").splitlines())) for path in paths)
+
+
 def write_page() -> str:
     """Return the page."""
     specs = sorted(parallax_register_models(), key=lambda spec: spec.name)
-    rows = [
-        f"| `{spec.name}` | {spec.summary} | {', '.join(f'`{name}`' for name in spec.architectures)} |"
-        for spec in specs
-    ]
+    rows = []
+    for spec in specs:
+        names = ", ".join(f"`{name}`" for name in spec.architectures)
+        rows.append(f"| `{spec.name}` | {spec.summary} | {names} | {count_lines(spec)} |")
     crossing = CROSSING.format(release=transformers.__version__) + "\n".join(list_crossing())
     parts = [HEAD + "\n".join(rows), PROVED + write_backend("torch"), write_backend("mlx"), crossing]
     parts += [READ + "\n".join(list_templates()), NOT_READ + list_unread()]

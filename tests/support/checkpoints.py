@@ -15,6 +15,10 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
 
 from parallax_core.api import Part
 from parallax_core.testing.model import read_checkpoint
@@ -618,6 +622,16 @@ def load_reference(folder: Path) -> Any:
 def find_class(kind: str) -> Any:
     """Return the class of transformers that makes models of ``kind``."""
     return AutoModelForImageTextToText if kind in SEEING else AutoModelForCausalLM
+
+
+def make_config(kind: str) -> dict[str, Any]:
+    """Return the config.json of a small model of one of `SERVED`, without what sees."""
+    settings = copy.deepcopy(BASE | SERVED[kind])
+    name = settings.pop("model_type", kind)
+    made = AutoConfig.for_model(name, **({"text_config": settings} if kind in SEEING else settings))
+    named = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES if kind in SEEING else MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    found = json.loads(json.dumps(made.to_dict(), default=str)) | {"architectures": [named[name]]}
+    return {key: value for key, value in found.items() if key != "vision_config"}
 
 
 def make_model(kind: str, changes: dict[str, Any]) -> Any:

@@ -10,6 +10,7 @@ import torch
 
 from parallax_backend_torch.adapters import AdapterTable
 from parallax_backend_torch.arithmetic import Norm
+from parallax_backend_torch.config import HINT
 from parallax_backend_torch.decoder_layer import Alone, Joined, join_layers
 from parallax_backend_torch.device_layers import DeviceLayers
 from parallax_backend_torch.kernels.linear import Packed
@@ -17,7 +18,7 @@ from parallax_backend_torch.model import Layer, Model, Shape, find_obstacle
 from parallax_backend_torch.step import Carried, Step
 from parallax_backend_torch.tensor_file import Selection
 from parallax_backend_torch.weights import Weights
-from parallax_core.api import ParallaxError
+from parallax_core.api import ParallaxError, Unsupported
 from parallax_sampling_torch.outputs import Picks
 
 SPARE = (".inv_freq", ".masked_bias")
@@ -157,6 +158,22 @@ class Network:
         return next((fault for layer in self._layers if (fault := find_obstacle(layer))), "")
 
 
+def build_layer(model: Model, index: int, weights: Weights) -> Layer:
+    """Return a layer with its weights.
+
+    Raises:
+        Unsupported: if its tensors have not the sizes that config.json says.
+    """
+    try:
+        return model.build_layer(index, weights.within(f"layers.{index}"))
+    except torch.OutOfMemoryError:
+        raise
+    except (IndexError, RuntimeError, ValueError) as error:  # as torch tells of sizes that do not fit
+        raise Unsupported(
+            f"the tensors of layer {index} have other sizes than in config.json: {error}", HINT
+        ) from error
+
+
 def build_network(model: Model, selection: Selection, weights: Weights) -> Network:
     """Return the layers of a stage with their weights loaded.
 
@@ -164,9 +181,6 @@ def build_network(model: Model, selection: Selection, weights: Weights) -> Netwo
         ParallaxError: if the checkpoint lacks a tensor, or has one that is not used.
     """
     ends = load_ends(model.shape, selection, weights)  # first: the largest tensors are converted while memory is free
-    layers = [
-        model.build_layer(index, weights.within(f"layers.{index}"))
-        for index in range(selection.layers.start, selection.layers.stop)
-    ]
+    layers = [build_layer(model, index, weights) for index in range(selection.layers.start, selection.layers.stop)]
     weights.file.check_left(SPARE)
     return Network(ends, layers, selection.layers.start, weights.factory.adapters)

@@ -139,7 +139,7 @@ def _read_number(settings: Mapping[str, Any], name: str) -> float:
 def _read_trained(settings: Mapping[str, Any], config: Config) -> float:
     """Return the number of tokens a model was trained for, before its rope was scaled."""
     name = "original_max_position_embeddings"
-    if settings.get(name) is not None:
+    if settings.get(name) is not None and not config.has(name):
         return _read_number(settings, name)
     return float(config.count(name, default=config.count("max_position_embeddings")))
 
@@ -173,7 +173,6 @@ def _stretch_low(frequencies: torch.Tensor, settings: Mapping[str, Any], trained
 def _stretch_yarn(frequencies: torch.Tensor, settings: Mapping[str, Any], config: Config) -> torch.Tensor:
     """Divide frequencies of few rotations by the factor, and keep those of many rotations (YaRN, section 3.2)."""
     trained, base = _read_trained(settings, config), float(settings["rope_theta"])
-    factor = settings.get("factor") or config.count("max_position_embeddings") / trained
     width = 2 * len(frequencies)
 
     def find_place(turns: float) -> float:
@@ -184,9 +183,9 @@ def _stretch_yarn(frequencies: torch.Tensor, settings: Mapping[str, Any], config
     if settings.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0.0), min(high, width - 1.0)
-    ramp = (torch.arange(len(frequencies), dtype=torch.float32) - low) / (max(high - low, 0.001))
+    ramp = (torch.arange(len(frequencies), dtype=torch.float32) - low) / ((high - low) or 0.001)
     share = ramp.clamp(0, 1)
-    return frequencies / float(factor) * share + frequencies * (1 - share)
+    return frequencies / _read_number(settings, "factor") * share + frequencies * (1 - share)
 
 
 def _find_attention_factor(settings: Mapping[str, Any]) -> float:

@@ -23,14 +23,13 @@ PAGE = 16
 """Tokens of a page, of which at least one entry is kept."""
 RATES = {SPARSE: ("compress_rate_csa", 4), HEAVY: ("compress_rate_hca", 128)}
 """The setting with the number of tokens that become one, for each kind, and its default."""
-DEFAULTS: Mapping[str, Any] = {"hc_mult": 4, "num_key_value_heads": 1, "sliding_window": 128}
 NAMES = re.compile(r"(embed|head)\.weight|norm\.weight|hc_head_(?:fn|base|scale)")
 """Matches the names outside the layers in published files."""
 
 
 def unify(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return settings with the names and forms of transformers, whichever config.json has."""
-    reader, found = ConfigReader(settings), {**DEFAULTS, **{k: v for k, v in settings.items() if v is not None}}
+    reader, found = ConfigReader(settings), dict(settings)
     count = reader.count("num_hidden_layers")
     if reader.has("compress_ratios") and not reader.has("layer_types"):
         found["layer_types"] = [RATIOS.get(rate, str(rate)) for rate in reader.list_numbers("compress_ratios")[:count]]
@@ -125,4 +124,4 @@ class DeepseekV4(StreamFamily):
         return StreamFamily.find_part(tensor)
 
 
-ADAPTER = DeepseekV4(read_layers, unify=unify)
+ADAPTER = DeepseekV4(read_layers, unify=unify, turns_part=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from parallax_core.api import ModelSpec, Ref
 
 REMEDY = "pip install -U parallax-models parallax-backend-torch"
-PLAIN = "parallax_backend_torch.api:Decoder"
+PLAIN = "decoder:Decoder"
 """The blocks of families whose layers are those of Llama."""
 
 
@@ -16,7 +16,7 @@ def _offer(name: str, summary: str, architectures: str, blocks: str, **others: s
         name: the family.
         summary: as `ModelSpec.summary`.
         architectures: the architectures, separated by spaces.
-        blocks: the class of its blocks for ``torch``, in ``blocks``; or a whole reference.
+        blocks: the class of its blocks for ``torch``, in ``blocks``.
         others: ``parser`` as in `ModelSpec`; ``adapter``, the module of the adapter if it has another name.
     """
     return ModelSpec(
@@ -24,7 +24,7 @@ def _offer(name: str, summary: str, architectures: str, blocks: str, **others: s
         summary=summary,
         architectures=tuple(architectures.split()),
         adapter=Ref(f"parallax_models.{others.get('adapter', name)}:ADAPTER"),
-        blocks={"torch": Ref(blocks if "." in blocks else f"parallax_models.blocks.{blocks}")},
+        blocks={"torch": Ref(f"parallax_models.blocks.{blocks}")},
         remedy=REMEDY,
         parser=others.get("parser", ""),
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parallax_core.api import ConfigReader, LayerShape, ModelShape, Part, Unsupported
+from parallax_models.defaults import fill
 from parallax_models.weights import Heads
 
 PREFIX = r"(?:model\.|backbone\.)?(?:language_model\.)?"
@@ -26,10 +27,12 @@ class Family:
     """Whether the head is tied to the embedding if config.json does not say."""
     unify: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     """Returns the settings of the text model under the names, and in the forms, that ``read_layers`` reads."""
+    turns_part: bool = False
+    """Whether rope turns the share of a head that config.json says; the code of most families turns all of it."""
 
     def read_shape(self, config: Mapping[str, Any]) -> ModelShape:
         """Read the shape of a model; see `parallax_core.api.ModelAdapter`."""
-        settings = ConfigReader(self.unify(ConfigReader(config).raw))
+        settings = self.read_settings(config)
         heads = Heads.read(settings)
         vocab, is_tied = settings.count("vocab_size"), settings.flag("tie_word_embeddings", default=self.is_tied)
         return ModelShape(
@@ -44,6 +47,10 @@ class Family:
             after_weights=heads.hidden + (0 if is_tied else vocab * heads.hidden),
             is_tied=is_tied,
         )
+
+    def read_settings(self, config: Mapping[str, Any]) -> ConfigReader:
+        """Return the settings of a config.json under the names that ``read_layers`` reads, with their defaults."""
+        return ConfigReader(fill(self.unify(ConfigReader(config).raw)))
 
     def list_windows(self, settings: ConfigReader) -> list[int]:
         """Return the number of tokens that a token of each layer sees, including itself; 0: all."""

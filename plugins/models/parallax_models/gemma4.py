@@ -149,4 +149,4 @@ class Gemma4(Family):
         return "every" if EVERY.match(tensor) else Family.find_part(tensor)
 
 
-ADAPTER = Gemma4(read_layers, is_tied=True)
+ADAPTER = Gemma4(read_layers, is_tied=True, turns_part=True)

@@ -18,4 +18,4 @@ def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
         yield add_mlp(settings, layer, is_sparse=sparse)
 
 
-ADAPTER = Family(read_layers)
+ADAPTER = Family(read_layers, turns_part=True)

@@ -16,21 +16,12 @@ from parallax_models.sliding import FULL, list_periodic
 from parallax_models.streams import HIDDEN, spread
 from parallax_models.weights import add_weights
 
-DEFAULTS: Mapping[str, Any] = {
-    "hc_mult": 4,
-    "index_kpool": 16,
-    "linear_lower_bound": -5.0,
-    "linear_num_heads": 64,
-    "qk_rope_head_dim": 0,
-}
-"""What config.json may leave out."""
-
 
 def unify(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return settings with the defaults of the family, and the names of `kimi_linear`."""
+    """Return settings with the names of `kimi_linear`."""
     given = {name: value for name, value in settings.items() if value is not None and name != "head_dim"}
-    found = {**DEFAULTS, **kimi_linear.unify(given)}
-    if "linear_lower_bound" in settings and settings["linear_lower_bound"] is None:
+    found = {**kimi_linear.unify(given), "tie_word_embeddings": given.get("tie_word_embeddings", False)}
+    if settings.get("linear_lower_bound", 0) is None:
         found["linear_lower_bound"] = 0.0
     if isinstance(kinds := found.get("layer_types"), list):
         found["layer_types"] = [FULL if kind == "indexed_attention" else kind for kind in kinds]

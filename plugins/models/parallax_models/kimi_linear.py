@@ -20,6 +20,8 @@ NAMES = {
     "num_shared_experts": "n_shared_experts",
 }
 """The names in published files, and those of DeepSeek for the same."""
+UNREAD: Mapping[str, Any] = {"rope_parameters": None, "rope_scaling": None, "tie_word_embeddings": False}
+"""What transformers' code does not read: attention knows no positions, and the head has weights of its own."""
 INNER = {
     "gate_lower_bound": "linear_lower_bound",
     "head_dim": "linear_head_dim",
@@ -31,7 +33,8 @@ INNER = {
 
 def unify(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return settings with the names of DeepSeek and of transformers, whichever config.json has."""
-    found = {**settings, **{new: settings[old] for old, new in NAMES.items() if settings.get(old) is not None}}
+    found = {**settings, **UNREAD}
+    found |= {new: settings[old] for old, new in NAMES.items() if settings.get(old) is not None}
     inner = ConfigReader(settings).table("linear_attn_config")
     found |= {new: inner[old] for old, new in INNER.items() if inner.get(old) is not None}
     numbers = inner.get("full_attn_layers")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from parallax_core.api import ConfigReader, LayerShape, Unsupported
 from parallax_models.family import Family
@@ -10,6 +11,13 @@ from parallax_models.sliding import FULL
 from parallax_models.weights import Heads, gated_mlp
 
 CONV = "conv"
+
+
+def unify(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return settings with the names of other families."""
+    is_tied = settings.get("tie_embedding", settings.get("tie_word_embeddings"))
+    eps = ConfigReader(settings).number("norm_eps", 1e-5)
+    return {**settings, "rms_norm_eps": eps, "tie_word_embeddings": is_tied}
 
 
 def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
@@ -51,4 +59,4 @@ def find_inner(settings: ConfigReader) -> int:
     return -(-inner // block) * block
 
 
-ADAPTER = Family(read_layers, is_tied=True)
+ADAPTER = Family(read_layers, is_tied=True, unify=unify)

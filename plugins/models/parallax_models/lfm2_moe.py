@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from parallax_core.api import ConfigReader, LayerShape
 from parallax_models.family import Family
-from parallax_models.lfm2 import CONV, read_conv, read_kinds
+from parallax_models.lfm2 import CONV, read_conv, read_kinds, unify
 from parallax_models.weights import Experts, Heads, add_weights, count_mlp
 
 
@@ -24,4 +24,4 @@ def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
             yield experts.join(layer, correction)
 
 
-ADAPTER = Family(read_layers, is_tied=True)
+ADAPTER = Family(read_layers, is_tied=True, unify=unify)

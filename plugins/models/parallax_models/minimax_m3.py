@@ -28,7 +28,7 @@ def unify(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return settings with the names and forms of transformers, whichever config.json has."""
     reader = ConfigReader(settings)
     sparse = reader.table("sparse_attention_config")
-    found = {**settings, **{new: sparse[old] for old, new in NAMES.items() if old in sparse}}
+    found = {**settings, **{new: sparse[old] for old, new in NAMES.items() if old in sparse}, "hidden_act": "silu"}
     forms = {
         "layer_types": (sparse.get("sparse_attention_freq"), INDEXED, FULL),
         "mlp_layer_types": (settings.get("moe_layer_freq"), SPARSE, DENSE),
@@ -63,4 +63,4 @@ def list_indexed(settings: ConfigReader) -> tuple[bool, ...]:
     return tuple(kind == INDEXED for kind in kinds)
 
 
-ADAPTER = Family(read_layers, unify=unify)
+ADAPTER = Family(read_layers, unify=unify, turns_part=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from parallax_core.api import ConfigReader, LayerShape, Unsupported
 from parallax_models.family import Family
@@ -14,6 +15,13 @@ LETTERS = {"M": MAMBA, "*": ATTENTION, "-": MLP, "E": MOE}
 """The letters for the kinds of layers in ``hybrid_override_pattern``."""
 WORDS = {"mamba": MAMBA, "attention": ATTENTION} | {kind: kind for kind in LETTERS.values()}
 """The words for them in ``layers_block_type``, those before transformers 5 first."""
+
+
+def unify(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return settings with the names of other families; the head has weights of its own, whatever config.json says."""
+    reader = ConfigReader(settings)
+    eps, count = reader.number("layer_norm_epsilon", 1e-5), len(read_kinds(reader))
+    return {**settings, "num_hidden_layers": count, "rms_norm_eps": eps, "tie_word_embeddings": False}
 
 
 def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
@@ -86,4 +94,4 @@ def read_experts(settings: ConfigReader) -> LayerShape:
     return replace(layer, active_weights=shared + chosen * expert, num_experts=num, num_active_experts=chosen)
 
 
-ADAPTER = Family(read_layers)
+ADAPTER = Family(read_layers, unify=unify)

@@ -5,4 +5,4 @@ from __future__ import annotations
 from parallax_models.dense import Dense
 from parallax_models.family import Family
 
-ADAPTER = Family(Dense(bias=None, window=lambda settings: settings.size("sliding_window", 0)))
+ADAPTER = Family(Dense(bias=None, window=lambda settings: settings.size("sliding_window", 0)), turns_part=True)

@@ -17,4 +17,4 @@ def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
         yield share_experts(settings, layer) if has_experts else add_weights(layer, count_mlp(settings))
 
 
-ADAPTER = Family(read_layers)
+ADAPTER = Family(read_layers, turns_part=True)

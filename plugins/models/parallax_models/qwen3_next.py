@@ -63,4 +63,4 @@ def read_delta_net(settings: ConfigReader) -> LayerShape:
     )
 
 
-ADAPTER = Family(read_layers)
+ADAPTER = Family(read_layers, turns_part=True)

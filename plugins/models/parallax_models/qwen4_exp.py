@@ -157,7 +157,7 @@ class Qwen4Exp(Family):
     def read_shape(self, config: Mapping[str, Any]) -> ModelShape:
         """Read the shape of a model; see `parallax_core.api.ModelAdapter`."""
         shape = Family.read_shape(self, config)
-        hidden, streams, rank = read_streams(ConfigReader(config))
+        hidden, streams, rank = read_streams(self.read_settings(config))
         return replace(shape, after_weights=shape.after_weights + streams * hidden * (1 + 2 * rank) - hidden)
 
     @staticmethod
@@ -166,4 +166,4 @@ class Qwen4Exp(Family):
         return "after" if MIXER.match(tensor) else Family.find_part(tensor)
 
 
-ADAPTER = Qwen4Exp(read_layers, unify=unify)
+ADAPTER = Qwen4Exp(read_layers, unify=unify, turns_part=True)

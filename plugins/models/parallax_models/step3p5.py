@@ -80,4 +80,4 @@ def read_heads(settings: ConfigReader, kind: str) -> Heads:
     return replace(heads, queries=num * heads.width)
 
 
-ADAPTER = Family(read_layers, unify=unify)
+ADAPTER = Family(read_layers, unify=unify, turns_part=True)

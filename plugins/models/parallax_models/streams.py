@@ -47,7 +47,7 @@ class StreamFamily(Family):
 
     def read_shape(self, config: Mapping[str, Any]) -> ModelShape:
         """Read the shape of a model; see `parallax_core.api.ModelAdapter`."""
-        settings = ConfigReader(self.unify(ConfigReader(config).raw))
+        settings = self.read_settings(config)
         shape = Family.read_shape(self, config)
         head = count_factors(settings, settings.count("hc_mult"), 1)
         return replace(shape, after_weights=shape.after_weights + head)

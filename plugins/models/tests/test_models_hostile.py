@@ -3,38 +3,22 @@
 from __future__ import annotations
 
 import copy
-import json
 import random
 import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from transformers import AutoConfig
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
-)
 
 from parallax_core.api import ParallaxError, list_borders
 from parallax_models.plugin import parallax_register_models
-from tests.support.checkpoints import BASE, SEEING, SERVED
+from tests.support.checkpoints import SERVED, make_config
 
 SPECS = {name: spec for spec in parallax_register_models() for name in spec.architectures}
 NUMBERS: tuple[Any, ...] = (-1, 0, 1, 3, 10**9, 10**18, 10**400, -(10**9), 1.5, float("nan"), float("inf"))
 OTHERS: tuple[Any, ...] = ("x", "", None, True, [], {}, [[]], [None], [10**9], ["full"] * 3, {"a": 1})
 TIMES = 20
 MOST_BYTES = 32 << 20
-
-
-def make_config(kind: str) -> dict[str, Any]:
-    """Return the config.json of a small model."""
-    settings = copy.deepcopy(BASE | SERVED[kind])
-    name = settings.pop("model_type", kind)
-    made = AutoConfig.for_model(name, **({"text_config": settings} if kind in SEEING else settings))
-    named = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES if kind in SEEING else MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    found = json.loads(json.dumps(made.to_dict(), default=str)) | {"architectures": [named[name]]}
-    return {key: value for key, value in found.items() if key != "vision_config"}
 
 
 def list_places(table: dict[str, Any], before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -11,7 +11,7 @@ import pytest
 
 from parallax_core.api import Unsupported
 from parallax_models import minimax_m3
-from tests.support.checkpoints import THETA
+from tests.support.checkpoints import SLIDING, THETA
 from tests.support.families import TOLERANCES, Family, Trial, run_chunks
 from tests.support.published import spell_step, unwrap
 from tests.support.torch_backend import TorchBackend
@@ -30,6 +30,9 @@ LONG_PHI: Json = {
 }
 LLAMA3 = {"factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 32}
 YARN = {"factor": 4.0, "original_max_position_embeddings": 64, "rope_type": "yarn"}
+WARM = {"rope_parameters": THETA | YARN | {"mscale": 0.7, "mscale_all_dim": 1.3}}
+HALF = {"rope_parameters": THETA | {"partial_rotary_factor": 0.5}}
+TIED = {"tie_word_embeddings": True}
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
 
@@ -103,6 +106,24 @@ CASES: dict[str, tuple[str, Json, Callable[[Json], Json]]] = {
     "qwen 3.5 without eyes": ("qwen3_5", {}, lambda config: unwrap(config, "Qwen3_5ForCausalLM")),
     "step as published": ("step3p7", {}, lambda config: spell_step(unwrap(config, "Step3p5ForCausalLM"))),
     "step wrapped": ("step3p7", {}, lambda config: {**config, "text_config": spell_step(config["text_config"])}),
+    "a head that is not tied, whatever is said": ("kimi_linear", TIED, dict),
+    "a head that is not tied, in nemotron": ("nemotron_h", TIED, dict),
+    "a share of heads that is not read": ("llama", HALF, dict),
+    "a share of heads that is not read, before transformers 5": ("mistral", HALF, scale_rope),
+    "a share of heads that is not read, of windows": (
+        "olmo3",
+        {"rope_parameters": dict.fromkeys(SLIDING, HALF["rope_parameters"])},
+        dict,
+    ),
+    "yarn where no position is known": ("kimi_linear", WARM, dict),
+    "yarn where no position is known, between streams": ("glm5_next", WARM, dict),
+    "yarn whose scores are warmer": ("hy_v4", WARM, dict),
+    "yarn of a share of heads": (
+        "minimax_m3_vl",
+        {"rope_parameters": THETA | YARN | {"partial_rotary_factor": 0.5}},
+        dict,
+    ),
+    "yarn, and a width that is not read": ("minimax_m3_vl", {"rope_parameters": THETA | YARN}, dict),
     "yarn": ("qwen2", {"rope_parameters": THETA | YARN}, scale_rope),
 }
 """A model type, changes to its settings, and how they were spelled."""
@@ -129,6 +150,7 @@ def test_context_of_longrope_ends_where_its_factors_change(tmp_path: Path) -> No
     ("rope", "words"),
     [
         ({"rope_type": "linear"}, "no 'factor'"),
+        ({"rope_type": "yarn"}, "no 'factor'"),
         ({"rope_type": "llama3", "factor": 8.0}, "no 'low_freq_factor'"),
         ({"rope_type": "longrope", "short_factor": [1.0]}, "'short_factor' of the rope"),
         ({"rope_type": "dynamic", "factor": 2.0}, "type 'dynamic'"),
@@ -140,7 +162,7 @@ def test_context_of_longrope_ends_where_its_factors_change(tmp_path: Path) -> No
 def test_rope_with_a_setting_that_is_missing_or_wrong_is_refused_by_its_name(
     rope: Json, words: str, tmp_path: Path
 ) -> None:
-    family = Family("llama", tmp_path, TorchBackend())
+    family = Family("phi3", tmp_path, TorchBackend())
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_parameters": THETA | rope}))
     with pytest.raises(Unsupported, match=words):

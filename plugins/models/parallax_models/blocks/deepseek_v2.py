@@ -15,7 +15,7 @@ class DeepseekV2(DeepseekV3):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.in_groups = config.choose(METHODS, "topk_method", default=METHODS[0]) == METHODS[1]
+        self.in_groups = self.config.choose(METHODS, "topk_method", default=METHODS[0]) == METHODS[1]
 
     def make_route(self, weights: Weights) -> GroupRoute:  # noqa: ARG002 -- it has no weights
         """Return what chooses experts."""

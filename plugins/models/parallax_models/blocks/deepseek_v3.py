@@ -5,7 +5,6 @@ from __future__ import annotations
 from parallax_backend_torch.api import (
     CacheSpec,
     Config,
-    Decoder,
     GatedMlp,
     GroupRoute,
     LatentAttention,
@@ -19,6 +18,7 @@ from parallax_backend_torch.api import (
     scale_magnitude,
 )
 from parallax_core.api import Unsupported
+from parallax_models.blocks.decoder import Decoder
 from parallax_models.deepseek_v3 import list_sparse
 
 LATENT_EPS = 1e-6
@@ -30,17 +30,17 @@ class DeepseekV3(Decoder):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        if not config.flag("rope_interleave", default=True):
+        if not self.config.flag("rope_interleave", default=True):
             raise Unsupported("'rope_interleave' in config.json is false", "try another backend")
         self.sizes = LatentSizes(
-            num_heads=config.count("num_attention_heads"),
-            latent=config.count("kv_lora_rank"),
-            plain=config.count("qk_nope_head_dim"),
-            rotated=config.size("qk_rope_head_dim"),
-            value=config.count("v_head_dim"),
+            num_heads=self.config.count("num_attention_heads"),
+            latent=self.config.count("kv_lora_rank"),
+            plain=self.config.count("qk_nope_head_dim"),
+            rotated=self.config.size("qk_rope_head_dim"),
+            value=self.config.count("v_head_dim"),
         )
-        self.rope = make_rope(config, self.sizes.rotated)
-        self.scale = find_scale(config, self.sizes)
+        self.rope = make_rope(self.config, self.sizes.rotated)
+        self.scale = find_scale(self.config, self.sizes)
 
     def keep_layer(self, index: int) -> CacheSpec:  # noqa: ARG002 -- every layer is alike
         """Return the cache of a layer: a latent, and the part of a key with rope."""

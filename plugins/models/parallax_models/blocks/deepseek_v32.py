@@ -19,8 +19,8 @@ from parallax_backend_torch.api import (
     keep_indexed,
     split_pairs,
 )
+from parallax_models import glm_moe_dsa
 from parallax_models.blocks.deepseek_v3 import LATENT_EPS, DeepseekV3
-from parallax_models.glm_moe_dsa import list_indexed
 
 
 class DeepseekV32(DeepseekV3):
@@ -30,7 +30,7 @@ class DeepseekV32(DeepseekV3):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.index = IndexSizes.read(config)
+        self.index = IndexSizes.read(self.config)
         self.have_index: Sequence[bool] = (True,) * self.shape.num_layers
 
     def keep_layer(self, index: int) -> CacheSpec:
@@ -55,7 +55,7 @@ class GlmMoeDsa(DeepseekV32):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.have_index = list_indexed(config)
+        self.have_index = glm_moe_dsa.list_indexed(self.config)
 
     def order_index(self) -> torch.Tensor:
         """Return the order of the numbers of a key in the index: files store rotated pairs as neighbours."""

@@ -17,7 +17,6 @@ from parallax_backend_torch.api import (
     Compressor,
     CompressSizes,
     Config,
-    Decoder,
     Entries,
     EntryIndex,
     Experts,
@@ -38,6 +37,7 @@ from parallax_backend_torch.api import (
     name_factors,
 )
 from parallax_models import deepseek_v4
+from parallax_models.blocks.decoder import Decoder
 from parallax_models.deepseek_v4 import SPARSE
 from parallax_models.sliding import SLIDING
 
@@ -80,18 +80,17 @@ class DeepseekV4(Decoder):
     """See `parallax_backend_torch.api.Model`."""
 
     def __init__(self, config: Config) -> None:
-        config = Config(deepseek_v4.unify(config.raw))
         super().__init__(config)
         self.shape = replace(self.shape, after=("hc_head",))
-        self.kinds, self.hashed = deepseek_v4.list_kinds(config), deepseek_v4.list_hashed(config)
-        self.ropes = {kind: make_kind_rope(config, kind) for kind in ("main", "compress")}
-        self.score = SCORES[config.choose(tuple(SCORES), "scoring_func", default="sqrtsoftplus")]
-        self.rule = HyperRule.read(config, self.shape.eps)
+        self.kinds, self.hashed = deepseek_v4.list_kinds(self.config), deepseek_v4.list_hashed(self.config)
+        self.ropes = {kind: make_kind_rope(self.config, kind) for kind in ("main", "compress")}
+        self.score = SCORES[self.config.choose(tuple(SCORES), "scoring_func", default="sqrtsoftplus")]
+        self.rule = HyperRule.read(self.config, self.shape.eps)
         self.sizes = AttentionSizes(
-            num_heads=config.count("num_attention_heads"),
-            width=config.count("head_dim"),
-            num_groups=config.count("o_groups"),
-            window=config.count("sliding_window"),
+            num_heads=self.config.count("num_attention_heads"),
+            width=self.config.count("head_dim"),
+            num_groups=self.config.count("o_groups"),
+            window=self.config.count("sliding_window"),
             eps=self.shape.eps,
         )
 

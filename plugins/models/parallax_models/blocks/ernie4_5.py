@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from parallax_backend_torch.api import Config, Decoder, Experts, GatedMlp, GroupRoute, Mixer, Weights, build_experts
+from parallax_backend_torch.api import Config, Experts, GatedMlp, GroupRoute, Mixer, Weights, build_experts
+from parallax_models.blocks.decoder import Decoder
 from parallax_models.ernie4_5 import read_experts
 
 
@@ -14,7 +15,7 @@ class Ernie45(Decoder):
     """See `parallax_backend_torch.api.Model`."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__(config, is_tied=True)
+        super().__init__(config)
         self.look = replace(self.look, is_paired=True)
 
     def build_mixer(self, index: int, weights: Weights) -> Mixer:

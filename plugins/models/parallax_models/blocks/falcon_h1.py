@@ -12,7 +12,6 @@ from parallax_backend_torch.api import (
     CacheSpec,
     Carried,
     Config,
-    Decoder,
     Expert,
     LayerCache,
     Mamba,
@@ -21,6 +20,7 @@ from parallax_backend_torch.api import (
     Weights,
 )
 from parallax_core.api import Unsupported
+from parallax_models.blocks.decoder import Decoder
 from parallax_models.blocks.granite import size_mamba
 from parallax_models.granitemoehybrid import read_widths
 
@@ -61,9 +61,8 @@ class FalconH1(Decoder):
     """See `parallax_backend_torch.api.Model`."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__(config.fill(rms_norm_eps=1e-5))
-        config = self.config
-        scale, multiply = self.heads.width**-0.5, config.number
+        super().__init__(config)
+        scale, multiply = self.heads.width**-0.5, self.config.number
         self.shape = replace(
             self.shape,
             norm="final_layernorm",
@@ -71,7 +70,7 @@ class FalconH1(Decoder):
             logit_scale=multiply("lm_head_multiplier", 1.0),
         )
         self.look = replace(self.look, scale=scale * multiply("key_multiplier", 1.0))
-        self.gate_factor, behind_mlp = read_factors(config, "mlp_multipliers", 2)
+        self.gate_factor, behind_mlp = read_factors(self.config, "mlp_multipliers", 2)
         self.factors = Factors(
             multiply("attention_in_multiplier", 1.0),
             multiply("attention_out_multiplier", 1.0),
@@ -79,9 +78,9 @@ class FalconH1(Decoder):
             multiply("ssm_out_multiplier", 1.0),
             behind_mlp,
         )
-        is_gated_last = config.flag("mamba_norm_before_gate", default=True)
-        self.sizes = replace(size_mamba(read_widths(config)), is_gated_last=is_gated_last)
-        least, most = config.raw.get("time_step_limit") or (0.0, math.inf)
+        is_gated_last = self.config.flag("mamba_norm_before_gate", default=True)
+        self.sizes = replace(size_mamba(read_widths(self.config)), is_gated_last=is_gated_last)
+        least, most = self.config.raw.get("time_step_limit") or (0.0, math.inf)
         self.least_step = float(least)
         if isinstance(most, int | float) and math.isfinite(most):
             raise Unsupported(f"'time_step_limit' in config.json ends at {most!r}", "choose another backend")

@@ -9,7 +9,6 @@ from parallax_backend_torch.api import (
     FULL,
     SLIDING,
     Config,
-    Decoder,
     GatedMlp,
     Layer,
     Rope,
@@ -19,7 +18,7 @@ from parallax_backend_torch.api import (
     make_rope,
 )
 from parallax_core.api import Unsupported
-from parallax_models import gemma2, gemma3
+from parallax_models.blocks.decoder import Decoder
 
 CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 NORMS = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
@@ -33,15 +32,14 @@ class Gemma2(Decoder):
     """The caps of scores and of logits if config.json does not say."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__(config, is_tied=True)
-        check_choice(config, "hidden_activation", self.activation)
-        if config.flag("use_bidirectional_attention", default=False):
+        super().__init__(config)
+        check_choice(self.config, "hidden_activation", self.activation)
+        if self.config.flag("use_bidirectional_attention", default=False):
             raise Unsupported("this Gemma attends to later tokens too", "choose a model that generates text")
-        soft_cap, final_cap = (read_cap(config, *each) for each in zip(CAPS, self.caps, strict=True))
+        soft_cap, final_cap = (read_cap(self.config, *each) for each in zip(CAPS, self.caps, strict=True))
         scale = self.shape.hidden_size**0.5
         self.shape = replace(self.shape, norm_offset=1.0, embed_scale=scale, soft_cap=final_cap)
-        self.windows = gemma2.ADAPTER.list_windows(config)
-        scale = config.count("query_pre_attn_scalar", default=256) ** -0.5
+        scale = self.config.count("query_pre_attn_scalar", default=256) ** -0.5
         self.look = replace(self.look, norm_offset=1.0, scale=scale, soft_cap=soft_cap)
 
     def build_layer(self, index: int, weights: Weights) -> Layer:
@@ -57,8 +55,7 @@ class Gemma3(Gemma2):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.windows = gemma3.ADAPTER.list_windows(config)
-        self.ropes = make_ropes(config, self.heads.width)
+        self.ropes = make_ropes(self.config, self.heads.width)
 
 
 def read_cap(config: Config, name: str, default: float) -> float:

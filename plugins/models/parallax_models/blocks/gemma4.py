@@ -13,7 +13,6 @@ from parallax_backend_torch.api import (
     CacheSpec,
     Carried,
     Config,
-    Decoder,
     Expert,
     Experts,
     GatedMlp,
@@ -39,6 +38,7 @@ from parallax_backend_torch.api import (
     store,
 )
 from parallax_core.api import Unsupported
+from parallax_models.blocks.decoder import Decoder, turn_whole
 from parallax_models.gemma4 import LayerPlan, plan_layers
 
 NORMS = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
@@ -158,22 +158,22 @@ class Gemma4(Decoder):
     activation: ClassVar[str] = "gelu_pytorch_tanh"
 
     def __init__(self, config: Config) -> None:
-        super().__init__(config, is_tied=True)
-        check_choice(config, "hidden_activation", self.activation)
-        if config.raw.get("use_bidirectional_attention") == "all":
+        super().__init__(config)
+        check_choice(self.config, "hidden_activation", self.activation)
+        if self.config.raw.get("use_bidirectional_attention") == "all":
             raise Unsupported("this Gemma attends to later tokens too", "choose a model that generates text")
-        self.plans = plan_layers(config)
-        self.width = config.size("hidden_size_per_layer_input", 256)
+        self.plans = plan_layers(self.config)
+        self.width = self.config.size("hidden_size_per_layer_input", 256)
         tables = ("embed_tokens_per_layer", "embed_tokens") if self.width else ()
         shared = ("per_layer_model_projection", "per_layer_projection_norm") if self.width else ()
         self.shape = replace(
             self.shape,
             embed_scale=self.shape.hidden_size**0.5,
-            soft_cap=config.number("final_logit_softcapping", 0.0),
+            soft_cap=self.config.number("final_logit_softcapping", 0.0),
             every=shared,
             mapped=tables,
         )
-        self.ropes = {plan.kind: make_wide_rope(config, plan) for plan in self.plans}
+        self.ropes = {plan.kind: make_wide_rope(self.config, plan) for plan in self.plans}
 
     def keep_layer(self, index: int) -> CacheSpec:
         """Return the cache of a layer: keys and values, its own or those of an earlier layer."""
@@ -254,7 +254,7 @@ def make_wide_rope(config: Config, plan: LayerPlan) -> Rope:
     """Return the rope of a kind of layer; one of the type ``proportional`` leaves the last pairs as they are."""
     settings = read_rope(config, plan.kind)
     if settings.get("rope_type") != "proportional":
-        return make_rope(config, plan.width, plan.kind)
+        return make_rope(Config({**config.raw, "rope_parameters": turn_whole(settings)}), plan.width)
     count = int(float(settings.get("partial_rotary_factor", 1.0)) * plan.width // 2)
     steps = torch.arange(0, 2 * count, 2, dtype=torch.float32) / plan.width
     turned = 1.0 / (float(settings["rope_theta"]) ** steps) / float(settings.get("factor", 1.0))

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from parallax_backend_torch.api import (
     Config,
-    Decoder,
     GatedMlp,
     GroupRoute,
     Layer,
@@ -15,6 +14,7 @@ from parallax_backend_torch.api import (
     build_groups,
     build_normed,
 )
+from parallax_models.blocks.decoder import Decoder
 from parallax_models.deepseek_v3 import list_sparse
 
 NORMS = ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm")
@@ -24,7 +24,7 @@ class Glm4(Decoder):
     """See `parallax_backend_torch.api.Model`."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__(config.fill(partial_rotary_factor=0.5))
+        super().__init__(config)
         self.look = replace(self.look, is_paired=True)
 
     def build_layer(self, index: int, weights: Weights) -> Layer:
@@ -35,9 +35,6 @@ class Glm4(Decoder):
 
 class Glm4Moe(Decoder):
     """See `parallax_backend_torch.api.Model`."""
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config.fill(partial_rotary_factor=0.5))
 
     def build_mixer(self, index: int, weights: Weights) -> Mixer:
         """Build experts, or in the first layers an MLP."""

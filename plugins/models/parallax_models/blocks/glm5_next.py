@@ -74,11 +74,10 @@ class Glm5Next(DeepseekV3):
     """See `parallax_backend_torch.api.Model`."""
 
     def __init__(self, config: Config) -> None:
-        config = Config(glm5_next.unify(config.raw))
         super().__init__(config)
-        self.kinds, self.borrowing = glm5_next.list_kinds(config), glm5_next.list_borrowing(config)
-        self.delta = read_delta(config)
-        self.index, self.rule = IndexSizes.read(config), HyperRule.read(config, self.shape.eps)
+        self.kinds, self.borrowing = glm5_next.list_kinds(self.config), glm5_next.list_borrowing(self.config)
+        self.delta = read_delta(self.config)
+        self.index, self.rule = IndexSizes.read(self.config), HyperRule.read(self.config, self.shape.eps)
 
     def keep_layer(self, index: int) -> CacheSpec:
         """Return the cache of a layer: a state; or a latent, and in the index a key and what gives its weights."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
-from parallax_backend_torch.api import Clamp, ClampedMlp, Config, Decoder, Experts, MicroRows, Packed, Weights
-from parallax_models.gpt_oss import ADAPTER
+from parallax_backend_torch.api import Clamp, ClampedMlp, Config, Experts, MicroRows, Packed, Weights
+from parallax_models.blocks.decoder import Decoder
 
 
 class GptOss(Decoder):
@@ -15,9 +15,8 @@ class GptOss(Decoder):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.windows = ADAPTER.list_windows(config)
-        self.num_chosen = config.count("num_experts_per_tok", "experts_per_token")
-        self.clamp = read_clamp(config)
+        self.num_chosen = self.config.count("num_experts_per_tok", "experts_per_token")
+        self.clamp = read_clamp(self.config)
 
     def build_mixer(self, index: int, weights: Weights) -> Experts:  # noqa: ARG002 -- every layer is alike
         """Build experts."""

@@ -7,7 +7,6 @@ from dataclasses import replace
 from parallax_backend_torch.api import (
     CacheSpec,
     Config,
-    Decoder,
     Experts,
     GatedMlp,
     Layer,
@@ -20,6 +19,7 @@ from parallax_backend_torch.api import (
     build_experts,
     build_normed,
 )
+from parallax_models.blocks.decoder import Decoder
 from parallax_models.granitemoehybrid import read_kinds, read_widths
 from parallax_models.mixtral import read_experts
 from parallax_models.weights import MambaWidths
@@ -35,11 +35,11 @@ class Granite(Decoder):
         super().__init__(config)
         self.shape = replace(
             self.shape,
-            embed_scale=config.number("embedding_multiplier", 1.0),
-            logit_scale=1 / config.number("logits_scaling", 1.0),
+            embed_scale=self.config.number("embedding_multiplier", 1.0),
+            logit_scale=1 / self.config.number("logits_scaling", 1.0),
         )
-        self.look = replace(self.look, scale=config.number("attention_multiplier", 1.0))
-        self.scale = config.number("residual_multiplier", 1.0)
+        self.look = replace(self.look, scale=self.config.number("attention_multiplier", 1.0))
+        self.scale = self.config.number("residual_multiplier", 1.0)
 
     def build_layer(self, index: int, weights: Weights) -> Layer:
         """Build a layer."""
@@ -52,10 +52,10 @@ class GraniteHybrid(Granite):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        if config.raw.get("position_embedding_type") != "rope":
+        if self.config.raw.get("position_embedding_type") != "rope":
             self.look = replace(self.look, rope=None)
-        self.kinds = read_kinds(config)
-        self.sizes = size_mamba(read_widths(config))
+        self.kinds = read_kinds(self.config)
+        self.sizes = size_mamba(read_widths(self.config))
 
     def keep_layer(self, index: int) -> CacheSpec:
         """Return the cache of a layer: keys and values, or a state."""

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from parallax_backend_torch.api import (
     Config,
-    Decoder,
     Experts,
     GatedMlp,
     Looker,
@@ -17,6 +16,7 @@ from parallax_backend_torch.api import (
     read_heads,
     read_rope,
 )
+from parallax_models.blocks.decoder import Decoder
 from parallax_models.hunyuan_v1 import read_experts
 
 

@@ -27,7 +27,6 @@ from parallax_backend_torch.api import (
     build_parts,
     name_factors,
 )
-from parallax_models import hy_v4
 from parallax_models.blocks.deepseek_v32 import GlmMoeDsa
 from parallax_models.deepseek_v3 import list_sparse, read_experts
 
@@ -49,16 +48,15 @@ class HyV4(GlmMoeDsa):
     attention: ClassVar[type[IndexedAttention]] = HyAttention
 
     def __init__(self, config: Config) -> None:
-        config = Config(hy_v4.unify(config.raw))
         super().__init__(config)
-        eps = config.number("hc_eps", 1e-6)
+        eps = self.config.number("hc_eps", 1e-6)
         self.index = replace(self.index, eps=self.shape.eps)
         self.shape = replace(self.shape, after=("hc_pre", "hc_head"))
         self.rule = HyperRule(
-            num=config.count("hc_mult", default=4),
+            num=self.config.count("hc_mult", default=4),
             norm_eps=self.shape.eps,
             eps=eps,
-            magnitude=config.number("hc_magnitude", 2.0),
+            magnitude=self.config.number("hc_magnitude", 2.0),
             floor=eps,
         )
 

@@ -29,7 +29,7 @@ class KimiLinear(DeepseekV3):
     """See `parallax_backend_torch.api.Model`."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__(Config(kimi_linear.unify(config.raw)))
+        super().__init__(config)
         self.kinds = kimi_linear.list_kinds(self.config)
         self.delta = read_delta(self.config)
 

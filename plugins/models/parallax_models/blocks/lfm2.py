@@ -9,7 +9,6 @@ from parallax_backend_torch.api import (
     NUMBERED,
     CacheSpec,
     Config,
-    Decoder,
     Experts,
     GatedMlp,
     GroupRoute,
@@ -20,7 +19,8 @@ from parallax_backend_torch.api import (
     Weights,
     build_experts,
 )
-from parallax_models.lfm2 import read_kinds
+from parallax_models import lfm2
+from parallax_models.blocks.decoder import Decoder
 from parallax_models.qwen3_moe import read_experts
 
 LAYER = {"input_layernorm": "operator_norm", "post_attention_layernorm": "ffn_norm", "mlp": "feed_forward"}
@@ -31,9 +31,9 @@ class Lfm2(Decoder):
     """See `parallax_backend_torch.api.Model`."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__(config.fill(rms_norm_eps=config.number("norm_eps", 1e-5)), is_tied=True)
+        super().__init__(config)
         self.shape = replace(self.shape, norm="embedding_norm")
-        self.kinds = read_kinds(config)
+        self.kinds = lfm2.read_kinds(self.config)
 
     def keep_layer(self, index: int) -> CacheSpec:
         """Return the cache of a layer: keys and values, or the last inputs of a convolution."""

@@ -11,7 +11,6 @@ from parallax_backend_torch.api import (
     Choice,
     ChosenAttention,
     Config,
-    Decoder,
     Expert,
     Experts,
     GatedMlp,
@@ -28,6 +27,7 @@ from parallax_backend_torch.api import (
     list_rows,
 )
 from parallax_models import llama4
+from parallax_models.blocks.decoder import Decoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,9 @@ class Llama4(Decoder):
     """See `parallax_backend_torch.api.Model`."""
 
     def __init__(self, config: Config) -> None:
-        config = config.fill(rope_theta=500_000.0)
         super().__init__(config)
-        self.kinds, self.rotated = llama4.list_kinds(config), llama4.list_rotated(config)
-        self.sparse = llama4.list_sparse(config)
+        self.kinds, self.rotated = llama4.list_kinds(self.config), llama4.list_rotated(self.config)
+        self.sparse = llama4.list_sparse(self.config)
 
     def find_look(self, index: int) -> Look:
         """Return the options of attention in a layer: with positions, and then norms, or with a temperature."""

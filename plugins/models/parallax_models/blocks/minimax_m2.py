@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from parallax_backend_torch.api import NUMBERED, Config, Decoder, Experts, GroupRoute, Weights, build_experts
+from parallax_backend_torch.api import NUMBERED, Experts, GroupRoute, Weights, build_experts
+from parallax_models.blocks.decoder import Decoder
 from parallax_models.mixtral import read_experts
 
 
 class MiniMaxM2(Decoder):
     """See `parallax_backend_torch.api.Model`."""
-
-    def __init__(self, config: Config) -> None:
-        if config.has("rotary_dim"):
-            config = config.fill(partial_rotary_factor=config.count("rotary_dim") / config.count("head_dim"))
-        super().__init__(config)
 
     def build_mixer(self, index: int, weights: Weights) -> Experts:  # noqa: ARG002 -- every layer is alike
         """Build experts."""

@@ -14,7 +14,6 @@ from parallax_backend_torch.api import (
     Choice,
     ChosenAttention,
     Config,
-    Decoder,
     Experts,
     GroupRoute,
     LayerCache,
@@ -33,6 +32,7 @@ from parallax_backend_torch.api import (
     split_tokens,
 )
 from parallax_models import minimax_m3
+from parallax_models.blocks.decoder import Decoder
 from parallax_models.blocks.gpt_oss import read_clamp
 from parallax_models.deepseek_v3 import list_sparse
 from parallax_models.mixtral import read_experts
@@ -112,21 +112,18 @@ class MiniMaxM3(Decoder):
     """See `parallax_backend_torch.api.Model`."""
 
     def __init__(self, config: Config) -> None:
-        config = Config({**minimax_m3.unify(config.raw), "hidden_act": "silu"})
-        if config.has("rotary_dim"):
-            config = config.fill(partial_rotary_factor=config.count("rotary_dim") / config.count("head_dim"))
         super().__init__(config)
         self.shape = replace(self.shape, norm_offset=1.0)
         self.look = replace(self.look, norm_offset=1.0)
-        self.have_index = minimax_m3.list_indexed(config)
-        self.have_experts = list_sparse(config)
-        self.clamp = read_clamp(config)
+        self.have_index = minimax_m3.list_indexed(self.config)
+        self.have_experts = list_sparse(self.config)
+        self.clamp = read_clamp(self.config)
         self.sizes = BlockSizes(
-            num_heads=config.count("index_n_heads", default=4),
-            width=config.count("index_head_dim", default=128),
-            block=config.count("index_block_size", default=128),
-            num_chosen=config.count("index_topk_blocks", default=16),
-            num_local=config.size("index_local_blocks", 1),
+            num_heads=self.config.count("index_n_heads", default=4),
+            width=self.config.count("index_head_dim", default=128),
+            block=self.config.count("index_block_size", default=128),
+            num_chosen=self.config.count("index_topk_blocks", default=16),
+            num_local=self.config.size("index_local_blocks", 1),
         )
 
     def keep_layer(self, index: int) -> CacheSpec:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from parallax_backend_torch.api import (
     NUMBERED,
     Config,
-    Decoder,
     Experts,
     SoftmaxRoute,
     Warmth,
@@ -15,7 +14,7 @@ from parallax_backend_torch.api import (
     build_experts,
     read_rope,
 )
-from parallax_models.mistral import read_window
+from parallax_models.blocks.decoder import Decoder
 from parallax_models.mixtral import read_experts
 
 
@@ -24,19 +23,14 @@ class Mistral(Decoder):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.windows = (read_window(config),) * self.shape.num_layers
-        rope = read_rope(config)
-        if rope.get("llama_4_scaling_beta"):
-            beta, trained = (float(rope[name]) for name in ("llama_4_scaling_beta", "original_max_position_embeddings"))
+        rope = Config(read_rope(self.config))
+        if beta := rope.number("llama_4_scaling_beta", 0.0):
+            trained = rope.number("original_max_position_embeddings", self.shape.context_length)
             self.look = replace(self.look, warm=Warmth(beta, trained))
 
 
 class Mixtral(Decoder):
     """See `parallax_backend_torch.api.Model`."""
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.windows = (config.size("sliding_window", 0),) * self.shape.num_layers
 
     def build_mixer(self, index: int, weights: Weights) -> Experts:  # noqa: ARG002 -- every layer is alike
         """Build experts."""

@@ -8,7 +8,6 @@ from parallax_backend_torch.api import (
     CacheSpec,
     Carried,
     Config,
-    Decoder,
     Experts,
     GroupRoute,
     Layer,
@@ -22,6 +21,7 @@ from parallax_backend_torch.api import (
     Weights,
     check_choice,
 )
+from parallax_models.blocks.decoder import Decoder
 from parallax_models.blocks.granite import size_mamba
 from parallax_models.nemotron_h import ATTENTION, MAMBA, MLP, read_kinds, read_widths
 
@@ -58,14 +58,13 @@ class NemotronH(Decoder):
     """
 
     def __init__(self, config: Config) -> None:
-        self.kinds = read_kinds(config)
-        eps = config.number("layer_norm_epsilon", 1e-5)
-        super().__init__(config.fill(num_hidden_layers=len(self.kinds), rms_norm_eps=eps))
-        check_choice(config, "mlp_hidden_act", "relu2")
-        check_choice(config, "mamba_hidden_act", "silu")
+        super().__init__(config)
+        self.kinds = read_kinds(self.config)
+        check_choice(self.config, "mlp_hidden_act", "relu2")
+        check_choice(self.config, "mamba_hidden_act", "silu")
         self.shape = replace(self.shape, embedding="embeddings", norm="norm_f")
         self.look = replace(self.look, rope=None)
-        self.sizes = size_mamba(read_widths(config))
+        self.sizes = size_mamba(read_widths(self.config))
 
     def keep_layer(self, index: int) -> CacheSpec:
         """Return the cache of a layer: keys and values, a state, or nothing."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from parallax_backend_torch.api import FULL, SLIDING, Config, Decoder, Layer, Weights, build_normed, make_rope
-from parallax_models.olmo3 import ADAPTER
+from parallax_backend_torch.api import FULL, SLIDING, Config, Layer, Weights, build_normed, make_rope
+from parallax_models.blocks.decoder import Decoder
 
 NORMS = ("", "post_attention_layernorm", "", "post_feedforward_layernorm")
 
@@ -13,10 +13,9 @@ class Olmo3(Decoder):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.windows = ADAPTER.list_windows(config)
-        plain = config.fill(rope_scaling=None) if config.has("rope_scaling") else config
+        plain = self.config.fill(rope_scaling=None) if self.config.has("rope_scaling") else self.config
         self.ropes = {
-            FULL: make_rope(config, self.heads.width, FULL),
+            FULL: make_rope(self.config, self.heads.width, FULL),
             SLIDING: make_rope(plain, self.heads.width, SLIDING),
         }
 

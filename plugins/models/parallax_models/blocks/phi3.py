@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from parallax_backend_torch.api import Config, Decoder, Layer, Weights
-from parallax_models.phi3 import ADAPTER
+from parallax_backend_torch.api import Layer, Weights
+from parallax_models.blocks.decoder import Decoder
 
 NAMES = dict.fromkeys(("q_proj", "k_proj", "v_proj"), "qkv_proj") | {"gate_proj": "gate_up_proj"}
 
 
 class Phi3(Decoder):
     """See `parallax_backend_torch.api.Model`."""
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.windows = ADAPTER.list_windows(config)
 
     def build_layer(self, index: int, weights: Weights) -> Layer:
         """Build a layer."""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from parallax_backend_torch.api import Config, Decoder, GatedMlp, Mixer, Weights
+from parallax_backend_torch.api import GatedMlp, Mixer, Weights
+from parallax_models.blocks.decoder import Decoder
 from parallax_models.blocks.qwen3_next import build_routed
-from parallax_models.qwen2_moe import ADAPTER
 from parallax_models.qwen3_moe import has_experts
 
 
 class Qwen2Moe(Decoder):
     """See `parallax_backend_torch.api.Model`."""
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.windows = ADAPTER.list_windows(config)
 
     def build_mixer(self, index: int, weights: Weights) -> Mixer:
         """Build experts and a shared one, or in some layers an MLP."""

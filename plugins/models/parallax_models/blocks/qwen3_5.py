@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from parallax_backend_torch.api import Config, GatedMlp, Mixer, SoftmaxRoute, Weights, build_shared
+from parallax_backend_torch.api import GatedMlp, Mixer, SoftmaxRoute, Weights, build_shared
 from parallax_models.blocks.qwen3_next import Qwen3Next
 from parallax_models.qwen3_moe import read_experts
 
 
 class Qwen35(Qwen3Next):
     """See `parallax_backend_torch.api.Model`."""
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config.fill(partial_rotary_factor=0.25))
 
     def build_mixer(self, index: int, weights: Weights) -> Mixer:  # noqa: ARG002 -- every layer is alike
         """Build experts and a shared one, or an MLP."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from parallax_backend_torch.api import Config, Decoder, Experts, GatedMlp, Mixer, SoftmaxRoute, Weights, build_experts
+from parallax_backend_torch.api import Config, Experts, GatedMlp, Mixer, SoftmaxRoute, Weights, build_experts
+from parallax_models.blocks.decoder import Decoder
 from parallax_models.qwen3_moe import has_experts, read_experts
 
 
@@ -11,8 +12,8 @@ class Qwen3Moe(Decoder):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.experts = read_experts(config)
-        self.route = SoftmaxRoute(self.experts.num_chosen, config.flag("norm_topk_prob", default=False))
+        self.experts = read_experts(self.config)
+        self.route = SoftmaxRoute(self.experts.num_chosen, self.config.flag("norm_topk_prob", default=False))
 
     def build_mixer(self, index: int, weights: Weights) -> Mixer:
         """Build experts, or in some layers an MLP."""

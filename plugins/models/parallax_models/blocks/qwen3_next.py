@@ -9,7 +9,6 @@ from parallax_backend_torch.api import (
     Attention,
     CacheSpec,
     Config,
-    Decoder,
     DeltaNet,
     Experts,
     GatedMlp,
@@ -19,6 +18,7 @@ from parallax_backend_torch.api import (
     Weights,
     build_shared,
 )
+from parallax_models.blocks.decoder import Decoder
 from parallax_models.qwen3_moe import has_experts, read_experts
 from parallax_models.qwen3_next import read_kinds
 
@@ -30,13 +30,13 @@ class Qwen3Next(Decoder):
         super().__init__(config)
         self.shape = replace(self.shape, norm_offset=1.0)
         self.look = replace(self.look, norm_offset=1.0, is_gated=True)
-        self.kinds = read_kinds(config)
+        self.kinds = read_kinds(self.config)
         self.sizes = NetSizes(
-            num_keys=config.count("linear_num_key_heads"),
-            num_values=config.count("linear_num_value_heads"),
-            key=config.count("linear_key_head_dim"),
-            value=config.count("linear_value_head_dim"),
-            kernel=config.count("linear_conv_kernel_dim"),
+            num_keys=self.config.count("linear_num_key_heads"),
+            num_values=self.config.count("linear_num_value_heads"),
+            key=self.config.count("linear_key_head_dim"),
+            value=self.config.count("linear_value_head_dim"),
+            kernel=self.config.count("linear_conv_kernel_dim"),
         )
 
     def keep_layer(self, index: int) -> CacheSpec:

@@ -99,7 +99,7 @@ class Qwen4Exp(Qwen3Next):
     """See `parallax_backend_torch.api.Model`."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__(Config(qwen4_exp.unify(config.raw)))
+        super().__init__(config)
         self.shape = replace(self.shape, norm="", after=(MIXER,), mapped=(TABLE,))
         self.num_streams = qwen4_exp.read_streams(self.config)[1]
         self.tables = qwen4_exp.list_tables(self.config)

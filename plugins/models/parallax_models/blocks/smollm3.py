@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from parallax_backend_torch.api import Config, Decoder, Layer, Look, Weights, build_normed
-from parallax_models import exaone4, smollm3
+from parallax_backend_torch.api import Config, Layer, Look, Weights, build_normed
+from parallax_models import smollm3
+from parallax_models.blocks.decoder import Decoder
 
 NORMS = ("", "post_attention_layernorm", "", "post_feedforward_layernorm")
 
@@ -14,9 +15,8 @@ class SmolLM3(Decoder):
     """See `parallax_backend_torch.api.Model`."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__(config, is_tied=True)
-        self.windows = smollm3.ADAPTER.list_windows(config)
-        self.have_rope = smollm3.read_ropes(config)
+        super().__init__(config)
+        self.have_rope = smollm3.read_ropes(self.config)
 
     def find_look(self, index: int) -> Look:
         """Return the options of attention in a layer."""
@@ -26,10 +26,6 @@ class SmolLM3(Decoder):
 
 class Exaone4(Decoder):
     """See `parallax_backend_torch.api.Model`."""
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.windows = exaone4.ADAPTER.list_windows(config)
 
     def find_look(self, index: int) -> Look:
         """Return the options of attention in a layer: beside windows, those that see everything know no positions."""

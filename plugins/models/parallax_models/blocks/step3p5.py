@@ -14,7 +14,6 @@ from parallax_backend_torch.api import (
     Clamp,
     ClampedMlp,
     Config,
-    Decoder,
     Experts,
     GatedMlp,
     GroupRoute,
@@ -28,6 +27,7 @@ from parallax_backend_torch.api import (
     make_rope,
 )
 from parallax_models import step3p5
+from parallax_models.blocks.decoder import Decoder
 from parallax_models.deepseek_v3 import list_sparse, read_experts
 
 
@@ -56,16 +56,14 @@ class Step3p5(Decoder):
     """See `parallax_backend_torch.api.Model`."""
 
     def __init__(self, config: Config) -> None:
-        config = Config(step3p5.unify(config.fill(rms_norm_eps=1e-5).raw))
         super().__init__(config)
         self.shape = replace(self.shape, norm_offset=1.0)
-        self.kinds = step3p5.read_kinds(config)
-        self.windows = step3p5.ADAPTER.list_windows(config)
+        self.kinds = step3p5.read_kinds(self.config)
         width = self.heads.width
         self.look = replace(
-            self.look, norm_offset=1.0, scale=config.number("query_pre_attn_scalar", float(width)) ** -0.5
+            self.look, norm_offset=1.0, scale=self.config.number("query_pre_attn_scalar", float(width)) ** -0.5
         )
-        self.ropes = {kind: make_rope(config, width, kind) for kind in (FULL, SLIDING)}
+        self.ropes = {kind: make_rope(self.config, width, kind) for kind in (FULL, SLIDING)}
 
     def keep_layer(self, index: int) -> CacheSpec:
         """Return the cache of a layer: keys and values."""
