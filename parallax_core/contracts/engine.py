@@ -133,8 +133,8 @@ class Finish:
     output_tokens: int
     """Summed over all answers."""
     message: str = ""
-    """What happened, for the client, if the reason is ``error`` (the request failed), ``timeout`` (it took longer than
-    allowed) or ``aborted`` (the engine stops)."""
+    """What happened, for the client: with ``error`` (the request failed), ``timeout`` (it took longer than allowed) or
+    ``aborted`` (the engine stops). With another reason, a note on how the answer was computed."""
     param: str = ""
     """The field of the request at fault, if the reason is ``error``, as in `InvalidRequest`; empty: none is."""
     cached_tokens: int = 0

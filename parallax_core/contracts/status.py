@@ -38,6 +38,8 @@ class StageStatus:
     """The number of times another process took it over after a loss."""
     relay: str = ""
     """The node that forwards between it and the next stage; empty: they are linked directly, or it is the last."""
+    weights: str = ""
+    """The model whose files it has loaded; empty: the one that was named."""
     layers: LayerRange | None = None
     """None: the stage was never loaded; the fields below are then empty, too."""
     device: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from parallax_core.contracts.engine import Engine, EngineStats, Health
 from parallax_core.contracts.stage import StageInfo
@@ -21,15 +21,7 @@ def describe_stages(
 ) -> Iterator[StageStatus]:
     """Yield the status of each stage; ``infos``, ``head`` and ``driver`` are missing if nothing was ever loaded."""
     for stage, location in enumerate(locations):
-        status = StageStatus(
-            stage=stage,
-            node=location.node,
-            host=location.host,
-            pid=location.pid,
-            backend=location.backend,
-            restarts=location.restarts,
-            relay=location.relay,
-        )
+        status = StageStatus(stage=stage, **asdict(location))
         if head is not None and driver is not None and len(infos) == len(locations):  # while stages move, they differ
             status = _add_model(status, infos[stage], head.stats())
             status = _add_pace(status, head, driver.queued[stage])

@@ -65,6 +65,8 @@ class ModelReply(ResponseModel, kw_only=True):
     default_sampling_params: dict[str, float] = {}
     """The defaults for fields of a request that differ from OpenAI's: recommended by the model's authors, or set with
     ``generation_config``."""
+    weights: list[str] | UnsetType = UNSET
+    """The models whose files compute it; absent: the server has one form of it."""
 
 
 class HealthReply(ResponseModel):

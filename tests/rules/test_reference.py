@@ -41,7 +41,7 @@ ON_PAGE = {
 """The distributions whose commands the page describes."""
 MOST_COMMANDS = 13
 """Of core and of the cluster, listed by ``parallax --help``; plugins' have a heading of their own."""
-MOST_OPTIONS = {"parallax serve": 30, "parallax run": 34}
+MOST_OPTIONS = {"parallax serve": 30, "parallax run": 36}
 MOST_OF_OTHERS = 34
 """The options that the help of a command may show; others are settings."""
 COMMON = {"--help"}

@@ -63,6 +63,7 @@ UNTYPED: dict[str, dict[str, str]] = {
     "docs/how-to/standby.md": {
         "sudo ": UNITS,
     },
+    "docs/how-to/variants.md": {"parallax run": "needs two machines; tests/e2e/test_variants.py"},
     "docs/how-to/write-a-command.md": {'"""Show the steps': "shows an interface"},
     "docs/how-to/write-a-model-adapter.md": {"ModelSpec(": "shows an interface"},
     "plugins/backend_vllm/README.md": {

@@ -45,12 +45,13 @@ class WeightsCheck:
         if self._reading is None:
             self._reading = asyncio.ensure_future(asyncio.to_thread(self._read))
 
-    async def check(self, name: str, parts: Mapping[str, str]) -> None:
-        """Check the weights of the stage called ``name``: the digests by part.
+    async def check(self, name: str, parts: Mapping[str, str], model: str = "") -> None:
+        """Check the weights of the stage called ``name``: the digests by part, of the files of ``model``.
 
         Raises:
             DifferentWeights: if some differ; it names the parts and the other stage. Nothing is remembered then.
         """
+        del model  # all files are of one model; a class that knows of others compares those apart
         self.begin()
         assert self._reading is not None, "it has begun"
         for part, digest in (await asyncio.shield(self._reading)).items():

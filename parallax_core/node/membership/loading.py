@@ -108,7 +108,7 @@ async def check_weights(
         DifferentWeights: if they differ.
     """
     try:
-        await weights.check(f"stage {assignment.stage} on node {node.name!r}", info.weights_parts)
+        await weights.check(f"stage {assignment.stage} on node {node.name!r}", info.weights_parts, assignment.model)
     except DifferentWeights as error:
         error.node = node.name
         with contextlib.suppress(PeerLost):

@@ -25,7 +25,7 @@ from parallax_api_openai.content_encoding import ContentEncoding
 from parallax_api_openai.events import stream_chunks
 from parallax_api_openai.fingerprint import make_fingerprint
 from parallax_api_openai.message import MessageParts, write_delta
-from parallax_api_openai.usage import Usage, write_usage
+from parallax_api_openai.usage import Usage, read_note, write_usage
 from parallax_chat_requests.request_models import ChatRequest
 from parallax_core.api import Delta, Dialect, Reason, needs_role
 from parallax_core.api.bodies import ResponseForm, to_json
@@ -63,9 +63,10 @@ class ChatResponse:
 
     async def collect(self) -> Response:
         """Return the whole answer."""
-        answers = self._begin()
+        answers, last = self._begin(), Delta()
         async for _, delta in self.flow.collect():
             answers[delta.index].add(delta, self._write_logprobs(delta))
+            last = delta
         choices = (self._write_choice(index, answer) for index, answer in enumerate(answers))
         whole = ChatReply(
             id=self.id,
@@ -73,6 +74,7 @@ class ChatResponse:
             model=self.form.model,
             system_fingerprint=make_fingerprint(self.service.model_id),
             usage=self._usage(answers),
+            note=read_note(last),
             choices=HOLE,
         )
         return respond(write_object(whole, write_lists(choices)))
@@ -90,6 +92,7 @@ class ChatResponse:
         if self.form.includes_usage:
             chunk.usage = None
         async for _, delta in self.flow.read():
+            chunk.note = read_note(delta)
             for choice in self._write_chunks(delta, answers[delta.index]):
                 chunk.choices = [choice]
                 yield to_json(chunk)

@@ -89,6 +89,8 @@ class ChatReply(ResponseModel, kw_only=True):
     """Changes with the version of Parallax and the model."""
     service_tier: Literal["default"] = "default"
     usage: Usage
+    note: str | UnsetType = UNSET
+    """How it was computed, if that is unusual: after a loss, a part of it by other weights; absent otherwise."""
     choices: list[ChatChoice]
 
 
@@ -140,3 +142,5 @@ class ChatChunk(ResponseModel, kw_only=True):
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
     """If requested: on the last event, which has no choices; null on the others."""
+    note: str | UnsetType = UNSET
+    """As in a whole answer; on the events of its end."""

@@ -42,4 +42,6 @@ class CompletionReply(ResponseModel, kw_only=True):
     system_fingerprint: str
     usage: Usage | UnsetType | None = UNSET
     """In a stream, if requested: on the last event, which has no choices; null on the others."""
+    note: str | UnsetType = UNSET
+    """How it was computed, if that is unusual: after a loss, a part of it by other weights; absent otherwise."""
     choices: list[CompletionChoice]

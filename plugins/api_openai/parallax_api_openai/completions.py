@@ -16,7 +16,7 @@ from parallax_api_openai.completion_replies import CompletionChoice, CompletionR
 from parallax_api_openai.completion_request import CompletionRequest
 from parallax_api_openai.events import EventData, stream_chunks
 from parallax_api_openai.fingerprint import make_fingerprint
-from parallax_api_openai.usage import write_usage
+from parallax_api_openai.usage import read_note, write_usage
 from parallax_core.api import Delta, Dialect, needs_role
 from parallax_core.api.bodies import ModelTokenizer, ParsedBody, to_json, unpack
 from parallax_core.api.dialect import (
@@ -114,6 +114,7 @@ class CompletionResponse:
             choice = choices[number * self.reading.request.n + delta.index]
             piece = await choice.take(delta, is_shown=is_shown)
             choice.texts.append(piece.text)
+            self.reply.note = read_note(delta) or self.reply.note
             if piece.columns is not None:
                 choice.columns.extend(piece.columns)
         shown = (choices[place].write(index) for index, place in enumerate(self._choose(choices)))
@@ -127,6 +128,7 @@ class CompletionResponse:
             chunk.usage = None
         async for number, delta in self.flow.read():
             place = number * self.reading.request.n + delta.index
+            chunk.note = read_note(delta)
             piece = await choices[place].take(delta, is_shown=is_shown)
             if not (piece.text or delta.ended or piece.columns):
                 continue

@@ -8,6 +8,7 @@ from typing import Literal
 import fastapi
 from fastapi.responses import Response
 
+from parallax_api_openai.model_weights import describe, find_weights
 from parallax_core.api import Dialect, needs_role
 from parallax_core.api.dialect import (
     ModelReply,
@@ -16,7 +17,6 @@ from parallax_core.api.dialect import (
     ServerOptions,
     describe_answer,
     describe_errors,
-    describe_model,
     respond_with,
 )
 
@@ -42,14 +42,16 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
     @needs_role("user")
     async def show_all() -> Response:
         """List the models that are known, those that answer first."""
+        found = find_weights(models)
         named = [(known, name) for known in models.all for name in models.list_names(known)]
-        data = [describe_model(known, created, name) for known, name in named]
+        data = [describe(known, created, name, weights=found[known.id]) for known, name in named]
         return respond_with(ModelsReply(data=[*data, *models.describe_adapters(created)]))
 
     @router.get("/v1/models/{model_id:path}", responses=describe_answer(ModelReply) | describe_errors(401, 403, 404))
     @needs_role("user")
     async def retrieve_model(model_id: str) -> Response:
         """Describe a model that this server knows."""
-        return respond_with(describe_model(models.get(model_id), created, model_id, models.adapters.get(model_id)))
+        known, adapter = models.get(model_id), models.adapters.get(model_id)
+        return respond_with(describe(known, created, model_id, adapter, weights=find_weights(models)[known.id]))
 
     return router

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET, UnsetType
+
+from parallax_core.api import Delta
 from parallax_core.api.dialect import ResponseFlow, ResponseModel
 
 
@@ -31,6 +34,11 @@ class Usage(ResponseModel):
     total_tokens: int
     prompt_tokens_details: CachedTokens
     completion_tokens_details: OutputDetails
+
+
+def read_note(delta: Delta) -> str | UnsetType:
+    """Return what the end of an answer says of how it was computed; UNSET: it says nothing, or is not the end."""
+    return (delta.finish.message or UNSET) if delta.finish is not None else UNSET
 
 
 def write_usage(flow: ResponseFlow, *, is_shown: bool = True, num_reasoning: int = 0) -> Usage:

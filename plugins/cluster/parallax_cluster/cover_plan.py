@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from parallax_cluster.layer_plan import LayerPlan, Stages, describe_unreachable, find_intact, give_ranks
+from parallax_cluster.model_variants import ModelVariants
 from parallax_cluster.placement.covers import describe_gap, find_covers
 from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_cluster.placement.movement import find_loads, measure_movement
@@ -33,6 +34,8 @@ class CoverPlanner:
     model: ModelDemand
     goal: ServingGoal = field(default_factory=ServingGoal)
     rules: MoveRules = USUAL
+    variants: ModelVariants | None = None
+    """None: nodes choose what they load themselves."""
 
     def plan(
         self, cluster: ClusterProfile, current: Mapping[int, Stages], *, has_begun: bool = False, keeps: str = ""

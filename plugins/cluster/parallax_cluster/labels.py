@@ -52,6 +52,13 @@ class LabelRules:
     """The labels that a node must have."""
     spread_by: str = ""
     """The key whose values are failure domains: each pipeline has its nodes in one; empty: they may be anywhere."""
+    same: str = ""
+    """A further key whose values no pipeline mixes; every node has it. Empty: none."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys whose values divide nodes among pipelines."""
+        return tuple(filter(None, (self.spread_by, self.same)))
 
     def select(self, cluster: ClusterProfile) -> tuple[ClusterProfile, dict[str, str]]:
         """Return a cluster with the nodes that may have layers, and why the others may not, by name."""
@@ -63,22 +70,26 @@ class LabelRules:
 
     def is_in_one(self, cluster: ClusterProfile, names: Iterable[str]) -> bool:
         """Return whether nodes of a cluster, by name, are in the same failure domain."""
-        labels = {node.name: dict(node.labels) for node in cluster.nodes} if self.spread_by else {}
-        return len({labels[name][self.spread_by] for name in names if name in labels}) <= 1
+        domains = {node.name: self._find_domain(node) for node in cluster.nodes} if self.keys else {}
+        return len({domains[name] for name in names if name in domains}) <= 1
 
     def divide(self, problem: PlacementProblem) -> Mapping[str, PlacementProblem]:
         """Return the problem of each domain, by its name; the same problem by an empty name without domains."""
-        if not self.spread_by:
+        if not self.keys:
             return {"": problem}
         domains: dict[str, list[NodeProfile]] = {}
         for node in problem.cluster.nodes:
-            domains.setdefault(dict(node.labels)[self.spread_by], []).append(node)
+            domains.setdefault(self._find_domain(node), []).append(node)
         return {name: _limit(problem, nodes) for name, nodes in sorted(domains.items())}
 
     def describe_missing(self) -> str:
         """Return, in words, the labels that no node has."""
         wanted = [write_labels(self.selector)] if self.selector else []
         return f"no node has the labels that are needed: {', '.join([*wanted, *filter(None, [self.spread_by])])}"
+
+    def _find_domain(self, node: NodeProfile) -> str:
+        labels = dict(node.labels)
+        return ", ".join(labels[key] for key in self.keys)
 
     def _find_obstacle(self, node: NodeProfile) -> str:
         labels = dict(node.labels)

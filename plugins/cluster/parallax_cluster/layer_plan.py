@@ -8,11 +8,13 @@ from itertools import count, pairwise, permutations
 from typing import Protocol
 
 from parallax_cluster.labels import ANYWHERE, LabelRules
+from parallax_cluster.model_variants import FORM, UNMIXED_HINT, ModelVariants
 from parallax_cluster.placement.contexts import describe_short_contexts, select_by_context
 from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_cluster.placement.idle import MOST_TOLD, explain_idle, name_some
 from parallax_cluster.placement.leased import shares_nodes
 from parallax_cluster.placement.movement import Movement, find_loads, is_worth_moving, measure_movement
+from parallax_cluster.placement.same_form import take_over
 from parallax_cluster.placement.shortage import describe_shortage
 from parallax_cluster.rebalancing.rest import USUAL as USUAL_RULES
 from parallax_cluster.rebalancing.rest import MoveRules
@@ -75,6 +77,10 @@ class Planner(Protocol):
     def rules(self) -> MoveRules:
         """When layers move."""
 
+    @property
+    def variants(self) -> ModelVariants | None:
+        """Which files nodes load; None: all load those of the model that was named."""
+
     def plan(
         self, cluster: ClusterProfile, current: Mapping[int, Stages], *, has_begun: bool = False, keeps: str = ""
     ) -> LayerPlan:
@@ -99,6 +105,8 @@ class LayerPlanner:
     """The nodes to wait for before the first pipeline."""
     rules: MoveRules = USUAL_RULES
     labels: LabelRules = ANYWHERE
+    variants: ModelVariants | None = None
+    """Which files nodes load, so that others with the same take the places of lost ones; None: all load the same."""
 
     def plan(
         self, cluster: ClusterProfile, current: Mapping[int, Stages], *, has_begun: bool = False, keeps: str = ""
@@ -142,13 +150,14 @@ class LayerPlanner:
             cluster=cluster, model=self.model, goal=self.goal, current=kept if kept.pipelines else None
         )
         estimator = PlacementEstimator(problem)
-        extended = self._extend(problem, estimator) if keeps else None
-        placement = extended or self._place(problem, estimator)
+        repaired = take_over(problem, estimator, current.values(), self.variants.find) if self.variants else None
+        extended = self._extend(problem, estimator) if keeps and not repaired else None
+        placement = repaired or extended or self._place(problem, estimator)
         if not placement.pipelines:
             waits_for = self._explain(problem)
             return LayerPlan(cluster=cluster, idle=self._explain_idle(problem, placement), waits_for=waits_for)
         held = Placement(tuple(current.values()))
-        placement = settle_nodes(problem, estimator, held, placement)
+        placement = repaired or settle_nodes(problem, estimator, held, placement)
         ranks, loads = give_ranks(current, placement.pipelines), find_loads(problem, held, placement)
         return LayerPlan(
             cluster=cluster,
@@ -192,10 +201,11 @@ class LayerPlanner:
             describe_unreachable(each.cluster) if lacks_links(each, self.policy) else describe_shortage(each)
             for each in domains.values()
         ]
-        if not self.labels.spread_by or not reasons:
+        if not self.labels.keys or not reasons:
             return reasons[0] if reasons else describe_shortage(problem)
         told = [f"{name}: {reason}" for name, reason in zip(domains, reasons, strict=True)]
-        return f"no {self.labels.spread_by} holds the model by itself: {'; '.join(told[:MOST_TOLD])}"
+        hint = f" ({UNMIXED_HINT})" if self.labels.same == FORM else ""
+        return f"no {' and '.join(self.labels.keys)} holds the model by itself{hint}: {'; '.join(told[:MOST_TOLD])}"
 
     def _explain_idle(self, problem: PlacementProblem, placement: Placement) -> dict[str, str]:
         """Return the reason for each node without layers, by its name: what its domain has counts."""
@@ -205,6 +215,13 @@ class LayerPlanner:
             own = tuple(stages for stages in placement.pipelines if stages[0].node in names)
             idle |= explain_idle(each, Placement(own))
         return idle
+
+
+def limit_to_variants(planner: LayerPlanner, variants: ModelVariants) -> LayerPlanner:
+    """Return a planner that moves no layers to other weights for speed, and mixes weights only where that is asked."""
+    rules = replace(planner.rules, holds=True)
+    labels = planner.labels if variants.are_mixed else replace(planner.labels, same=FORM)
+    return replace(planner, rules=rules, labels=labels, variants=variants)
 
 
 def list_idle(cluster: ClusterProfile, placement: Placement) -> list[str]:

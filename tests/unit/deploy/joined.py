@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from parallax_cluster.deploy.joined_model import JoinedModel
-from parallax_cluster.layer_plan import LayerPlanner
+from parallax_cluster.layer_plan import LayerPlanner, limit_to_variants
+from parallax_cluster.model_variants import ModelVariants
 from parallax_cluster.node.coordinator.node_pool import NodePool
 from parallax_cluster.node.coordinator.profiles import NodeProfiles
 from parallax_cluster.node.coordinator.rooms import MachineRooms
@@ -33,7 +34,7 @@ from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.served_models import ServedModels
-from parallax_core.testing.node import open_toy
+from parallax_core.testing.node import BACKEND, open_toy
 from parallax_core.wire.membership import Assign
 from parallax_policies.routing import RoundRobin
 from tests.support.clusters import make_model
@@ -66,8 +67,8 @@ class FurtherHere(FurtherNodes):
 class Machine(Node):
     """A node that joins by itself, and starts further ones when its head asks for them."""
 
-    def __init__(self, name: str, registry: NodeRegistry, *, starts_nodes: bool = True) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, registry: NodeRegistry, *, starts_nodes: bool = True, backend: str = BACKEND) -> None:
+        super().__init__(name, backends=(backend,))
         self.services = [FurtherHere(self)]
         self._registry = registry
         self.starts_nodes = starts_nodes
@@ -118,15 +119,22 @@ class Cluster:
         """Whether the backend of machines that join has leases."""
         self._folder = write_model(folder)
 
-    async def join(self, name: str, memory_gb: float, *, starts_nodes: bool = True) -> Machine:
+    async def join(self, name: str, memory_gb: float, *, starts_nodes: bool = True, backend: str = BACKEND) -> Machine:
         """Have a machine join."""
         self._sizes[name] = memory_gb
-        machine = self.machines[name] = Machine(name, self.registry, starts_nodes=starts_nodes)
+        machine = Machine(name, self.registry, starts_nodes=starts_nodes, backend=backend)
+        self.machines[name] = machine
         await machine.join(self.registry.address)
         await until(lambda: name in {node.name for node in self.registry.joined})
         return machine
 
-    def make(self, model_id: str, layer_gb: float = 1.0, policy: PlacementPolicy | None = None) -> JoinedModel:
+    def make(
+        self,
+        model_id: str,
+        layer_gb: float = 1.0,
+        policy: PlacementPolicy | None = None,
+        variants: ModelVariants | None = None,
+    ) -> JoinedModel:
         """Return a model of three layers, not started."""
         stages = RemoteStages(
             model=MODEL,
@@ -146,6 +154,7 @@ class Cluster:
             routing=RoundRobin(),
         )
         planner = LayerPlanner(policy=policy or SearchPlacement(), model=make_model(NUM_LAYERS, layer_gb), goal=GOAL)
+        planner = limit_to_variants(planner, variants) if variants else planner
         model = JoinedModel(deployment, planner, NodeProfiles("local/0").describe, self.rooms, self.maker)
         self.models.append(model)
         return model

@@ -95,6 +95,22 @@ class RunSettings(ServerSettings):
     load_on_demand: Annotated[
         bool, Meta(description="Load a known model when a request names it, beside the others, if it fits."), MODEL
     ] = False
+    variant: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Other files of the model for nodes of a backend, or a file of these; may be repeated.",
+            extra={"metavar": "BACKEND=MODEL|FILE|catalogue"},
+        ),
+        MODEL,
+    ] = ()
+    mix_weights: Annotated[
+        bool, Meta(description="Let machines that load different variants of the model serve together."), MODEL
+    ] = False
+    mix_answers: Annotated[
+        bool,
+        Meta(description="Continue answers by other weights after a loss, with a note; otherwise they end."),
+        ADVANCED,
+    ] = False
     standby_of: Annotated[
         str,
         Meta(

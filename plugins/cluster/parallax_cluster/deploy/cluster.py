@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 from parallax_cluster.config.home import plan_file
 from parallax_cluster.config.run import RunSettings
@@ -18,9 +17,11 @@ from parallax_cluster.deploy.join_codes import find_method, get_method, try_code
 from parallax_cluster.deploy.joined_model import JoinedModel
 from parallax_cluster.deploy.recorder import look_at, recording
 from parallax_cluster.deploy.succession import ToldState, check_taken_over, followed, open_own_term
-from parallax_cluster.deploy.weight_size import ITEM_BYTES, measure_stored, read_model, size_model
+from parallax_cluster.deploy.variant_list import read_variants
+from parallax_cluster.deploy.weight_size import measure_model
 from parallax_cluster.labels import ANYWHERE, LabelRules, is_label, read_labels
-from parallax_cluster.layer_plan import LayerPlanner
+from parallax_cluster.layer_plan import LayerPlanner, limit_to_variants
+from parallax_cluster.model_variants import ModelVariants
 from parallax_cluster.node.coordinator.coordinator import Describe
 from parallax_cluster.node.coordinator.former_plan import FormerNodes, make_lasting
 from parallax_cluster.node.coordinator.node_pool import NodePool
@@ -31,20 +32,16 @@ from parallax_cluster.node.coordinator.profiles import NodeProfiles
 from parallax_cluster.node.coordinator.rooms import MachineRooms
 from parallax_cluster.node.membership.own_term import NEWER_HINT, OwnTerm
 from parallax_cluster.node.membership.standbys import Standbys
-from parallax_cluster.placement.demand import measure_demand
 from parallax_cluster.rebalancing.rest import MoveRules
 from parallax_cluster.server.model_changes import ModelChanges
 from parallax_core.api import (
     HEAD,
-    DType,
     ListeningHead,
-    ModelDemand,
     ParallaxError,
     PlacementPolicy,
     Progress,
     ServerRequest,
     ServingGoal,
-    StagePlan,
     TransportSpec,
     UsageError,
     silent,
@@ -195,6 +192,7 @@ class JoinedCluster:
         """Return the server's first model, which resumes its last plan."""
         plan, name = self._plan, self._qualify(self._plan.settings.model)
         planner, profiles = plan.make_planner(deployment, plan.settings.nodes), NodeProfiles(OWN_NODE, name)
+        planner = limit_to_variants(planner, plan.variants) if plan.variants else planner
         lasting = make_lasting(planner, self._store, name, profiles)
         self._find_memories = lasting.find_memories
         describe = FormerNodes(profiles, lasting.former, OWN_NODE if plan.settings.local else "").describe
@@ -222,8 +220,13 @@ class ClusterPlan:
     """Which machines may have layers."""
     shows_code: bool = True
     """Whether clients that may see the cluster are shown the join code."""
-    place: ClassVar[str] = "on all machines that join"
-    """Where its stages are computed."""
+    variants: ModelVariants | None = None
+    """Of the model to begin with; None: all machines load the same files."""
+
+    @property
+    def place(self) -> str:
+        """Where its stages are computed, and with which other files."""
+        return "on all machines that join" + (f", with {self.variants}" if self.variants else "")
 
     @property
     def model(self) -> str:
@@ -333,6 +336,7 @@ def read_cluster_plan(settings: RunSettings, plugins: PluginHost) -> ClusterPlan
         policy=policy,
         labels=read_rules(settings),
         shows_code=not settings.insecure,
+        variants=read_variants(settings, Catalog(plugins)),
     )
 
 
@@ -342,12 +346,3 @@ def read_rules(settings: RunSettings) -> LabelRules:
     if settings.spread_by and not is_label(settings.spread_by, "x"):
         raise UsageError(f"spread_by {settings.spread_by!r} is not the key of a label", "such as room")
     return LabelRules(selector=read_labels(settings.node_selector, "node_selector"), spread_by=settings.spread_by)
-
-
-def measure_model(plugins: PluginHost, folder: Path, dtype: DType, backend: str | None = None) -> ModelDemand:
-    """Return what the model in a folder takes in ``dtype``, as a backend loads it; None: the best of this machine."""
-    known = read_model(plugins, str(folder), silent)
-    size = size_model(plugins, StagePlan(model=known.folder, dtype=dtype), backend)
-    if size is None and dtype in ITEM_BYTES:
-        return measure_demand(known.shape, ITEM_BYTES[dtype])
-    return measure_demand(known.shape, size=size or measure_stored(known))

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from parallax_cluster.config.home import cluster_file
 from parallax_cluster.cover_plan import CoverPlanner
-from parallax_cluster.deploy.cluster import measure_model
 from parallax_cluster.deploy.code_admission import CodeAdmission
 from parallax_cluster.deploy.joined_model import JoinedModel
 from parallax_cluster.deploy.node_finder import NodeFinder, admit_members, check_head
 from parallax_cluster.deploy.rendezvous import RendezvousCodes, read_codes
+from parallax_cluster.deploy.weight_size import measure_model
 from parallax_cluster.node.coordinator.fixed_profiles import FixedProfiles
 from parallax_cluster.node.coordinator.node_pool import NodePool
 from parallax_cluster.node.coordinator.rooms import MachineRooms

@@ -15,6 +15,8 @@ from parallax_cluster.node.coordinator.coordinator import Coordinator, Describe
 from parallax_cluster.node.coordinator.pipelines import PlannedPipeline
 from parallax_cluster.node.coordinator.planned import PlannedExecutor, Planning, describe_places
 from parallax_cluster.node.coordinator.rooms import MachineRooms, ModelProfiles
+from parallax_cluster.node.coordinator.variant_engine import AnswerWeights, VariantEngine
+from parallax_cluster.node.executor.variant_weights import VariantWeights
 from parallax_cluster.placement.demand import weigh_layers
 from parallax_cluster.placement.what_if import change_cluster
 from parallax_cluster.planned_routing import PlannedRouting
@@ -74,8 +76,11 @@ class JoinedModel:
         """Whether it waits for machines."""
         self._following: WatchedWork | None = None
         self._tell = maker.tell_loss(deployment.model_id)
+        self._variants, self._weights, self._answers = planner.variants, self._stages.weights, AnswerWeights()
+        if self._variants is not None:
+            self._weights = VariantWeights(self._weights, self._variants)
         self.nodes = rooms.pool.open(deployment.model_id)
-        described = ModelProfiles(self.nodes, rooms, describe, self._stages.model)
+        described = ModelProfiles(self.nodes, rooms, describe, self._stages.model, planner.variants)
         self.coordinator = Coordinator(self.nodes, planner, described.describe, self._open_pipeline)
         self.coordinator.drained = rooms.pool.drained.names
         self.nodes.find_use = self.find_use
@@ -198,9 +203,18 @@ class JoinedModel:
 
     def _open_pipeline(self, rank: int, planning: Planning) -> PlannedPipeline:
         stages, supply = self._stages, NodeSupply(self._stages.registry, patience_s=PATIENCE_S)
-        remote = RemoteExecutor((), supply, stages.plan.progress, stages.weights)
-        executor = PlannedExecutor(remote, planning, self._assign)
-        engine = PipelineEngine(executor, self.deployment.text.decode, self._options, partial(self._tell, rank))
+        remote = RemoteExecutor((), supply, stages.plan.progress, self._weights)
+        executor, decode, tell = (
+            PlannedExecutor(remote, planning, self._assign),
+            self.deployment.text.decode,
+            self._tell,
+        )
+        if self._variants is None:
+            engine = PipelineEngine(executor, decode, self._options, partial(tell, rank))
+        else:
+            engine = varied = VariantEngine(executor, decode, self._options, partial(tell, rank))
+            varied.follow(self._variants, self._answers)
+            executor.note_opened = varied.note_opened
         return PlannedPipeline(engine, executor)
 
     def _assign(self, stage: int, placed: PlacedStage) -> StageAssignment:
@@ -211,6 +225,8 @@ class JoinedModel:
             node = self.nodes.get(placed.node)
             share = self._rooms.find_share(node, self.nodes) if node is not None else 1.0
             self._shares[placed.node] = (placed, share)
+        if self._variants is not None:
+            assignment = replace(assignment, model=self._variants.find(placed.node))
         fraction, node_name = assignment.memory_fraction * share, name_member(placed)
         return replace(assignment, stage=stage, node=node_name, lease=placed.lease, memory_fraction=fraction)
 

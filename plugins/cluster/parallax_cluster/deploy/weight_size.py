@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from parallax_cluster.placement.demand import measure_demand
 from parallax_core.api import (
+    DType,
     LoadedSize,
+    ModelDemand,
     ModelShape,
     ParallaxError,
     Part,
@@ -17,6 +20,7 @@ from parallax_core.api import (
     StagePlan,
     Unsupported,
     read_config,
+    silent,
 )
 from parallax_core.api.deployment import (
     Catalog,
@@ -96,6 +100,15 @@ def size_model(plugins: PluginHost, plan: StagePlan, backend: str | None) -> Loa
     except ParallaxError:  # nodes may have backends that this machine lacks
         return None
     return measure_loaded(plugins, offer, plan)
+
+
+def measure_model(plugins: PluginHost, folder: Path, dtype: DType, backend: str | None = None) -> ModelDemand:
+    """Return what the model in a folder takes in ``dtype``, as a backend loads it; None: the best of this machine."""
+    known = read_model(plugins, str(folder), silent)
+    size = size_model(plugins, StagePlan(model=known.folder, dtype=dtype), backend)
+    if size is None and dtype in ITEM_BYTES:
+        return measure_demand(known.shape, ITEM_BYTES[dtype])
+    return measure_demand(known.shape, size=size or measure_stored(known))
 
 
 def measure_stored(model: KnownModel) -> LoadedSize:

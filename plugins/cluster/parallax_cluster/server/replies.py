@@ -60,6 +60,8 @@ class StageReply(ResponseModel):
     """Times another process took it over after a loss."""
     relay: str | None
     """The node that forwards between it and the next stage; null: they are linked directly, or it is the last."""
+    weights: str | None
+    """The model whose files it has loaded; null: the server has one form of the model."""
     step_seconds: StepTimeReply | None
     """The time per step; null until it has finished one."""
 
@@ -409,5 +411,6 @@ def _show_stage(status: StageStatus) -> StageReply:
         queued=status.queued,
         restarts=status.restarts,
         relay=status.relay or None,
+        weights=status.weights or None,
         step_seconds=StepTimeReply(mean=time.mean_s, median=time.median_s) if time else None,
     )

@@ -18,7 +18,8 @@ from safetensors.numpy import save_file
 from parallax_cluster.config.home import cluster_file, plan_file
 from parallax_cluster.config.run import RunSettings
 from parallax_cluster.deploy import cluster as module
-from parallax_cluster.deploy.cluster import ClusterPlan, measure_model, read_cluster_plan
+from parallax_cluster.deploy.cluster import ClusterPlan, read_cluster_plan
+from parallax_cluster.deploy.weight_size import measure_model
 from parallax_core.base.errors import ParallaxError, UnknownName
 from parallax_core.config.config import Config
 from parallax_core.contracts.backend import StagePlan

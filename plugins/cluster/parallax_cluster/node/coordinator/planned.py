@@ -59,6 +59,8 @@ class PlannedExecutor:
         self._executor = executor
         self._planning = planning
         self._assign = assign
+        self.note_opened: Callable[[Stages], None] = lambda _: None
+        """Is told the stages whenever they were opened, before requests go on."""
         self._planned: Stages = ()
         self._opened: Stages | None = None
         """The stages of the last `open`; None: they are to be opened anew."""
@@ -125,6 +127,7 @@ class PlannedExecutor:
                 continue
             if infos is not None:
                 self._opened, self.fault = stages, ""
+                self.note_opened(stages)
                 return infos
 
     def _go_back(self, stages: Stages) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from parallax_cluster.model_variants import FORM, ModelVariants, show_model
 from parallax_cluster.node.coordinator.coordinator import Describe, UsableNodes
 from parallax_cluster.node.coordinator.node_pool import ModelNodes, NodePool
 from parallax_core.api import ClusterProfile, LinkProfile, NodeProfile
@@ -49,13 +50,20 @@ class MachineRooms:
 class ModelProfiles:
     """The profiles of the nodes of one model: those of their machines, with the memory that the model may use."""
 
-    def __init__(self, nodes: ModelNodes, rooms: MachineRooms, describe: Describe, model: str = "") -> None:
+    def __init__(
+        self,
+        nodes: ModelNodes,
+        rooms: MachineRooms,
+        describe: Describe,
+        model: str = "",
+        variants: ModelVariants | None = None,
+    ) -> None:
         """Describe ``nodes`` by what ``describe`` says of their machines, with memory as ``rooms`` divides it.
 
-        ``model`` is the name of the model in their assignments.
+        ``model`` is the name of the model in their assignments, unless ``variants`` say otherwise.
         """
         self._nodes = nodes
-        self._model = model
+        self._model, self._variants = model, variants
         self._rooms = rooms
         self._describe = describe
         self._made: dict[str, tuple[NodeProfile, NodeProfile]] = {}
@@ -69,24 +77,33 @@ class ModelProfiles:
         found = {first.name: first for first in firsts.values() if first is not None}
         names = {first.name: name for name, first in firsts.items() if first is not None}
         usable = self._describe(found.values())
+        models = {node.name: self._find_model(node) for node in nodes}
         for each in usable.cluster.nodes:
             self._rooms.note_total(found[each.name], each.device.memory)
         rooms = {each.name: self._rooms.find_room(found[each.name], self._nodes.model) for each in usable.cluster.nodes}
-        self._made = {each.name: self._make(each, names[each.name], rooms[each.name]) for each in usable.cluster.nodes}
+        self._made = {
+            each.name: self._make(each, (name := names[each.name]), rooms[each.name], models[name])
+            for each in usable.cluster.nodes
+        }
         cluster = replace(usable.cluster, nodes=tuple(made for _, made in self._made.values()))
         if any(first != name for first, name in names.items()):
             cluster = self._rename_network(cluster, names)
         others = {names[name]: reason for name, reason in usable.others.items()}
         others.update({name: "its machine leaves" for name, first in firsts.items() if first is None})
         loaded = {node.name: node.loaded for node in nodes if node.loaded is not None}
-        holding = {name: each.layers for name, each in loaded.items() if each.model == self._model}
+        holding = {name: each.layers for name, each in loaded.items() if each.model == models[name]}
         return UsableNodes(cluster, others, holding)
 
-    def _make(self, machine: NodeProfile, name: str, room: int) -> tuple[NodeProfile, NodeProfile]:
+    def _find_model(self, node: JoinedNode) -> str:
+        """Return the model whose files a node loads."""
+        return self._variants.note(node.name, node.join.backends) if self._variants else self._model
+
+    def _make(self, machine: NodeProfile, name: str, room: int, model: str) -> tuple[NodeProfile, NodeProfile]:
         """Return a machine's profile and that of its node, the same object if nothing changed."""
         before, made = self._made.get(machine.name, (None, machine))
         if before is not machine or (made.name, made.device.memory) != (name, room):
-            made = replace(machine, name=name, device=replace(machine.device, memory=room))
+            labels = (*machine.labels, (FORM, show_model(model))) if self._variants else machine.labels
+            made = replace(machine, name=name, device=replace(machine.device, memory=room), labels=labels)
         return machine, made
 
     def _rename_network(self, cluster: ClusterProfile, names: Mapping[str, str]) -> ClusterProfile:
