@@ -8,6 +8,7 @@ from pathlib import Path
 
 from parallax_adapters.copies import LAYERS
 from parallax_adapters.peft_config import CONFIG
+from parallax_adapters.peft_experts import find_stack
 from parallax_adapters.peft_files import MODULE, WEIGHTS, write_matrices
 from parallax_adapters.store import AdapterStore
 from parallax_core.api import InvalidRequest, LayerRange, ParallaxError, Tensor
@@ -71,6 +72,8 @@ class EngineAdapters:
             message = f"the adapter has the rank {adapter.rank}, and this engine takes at most {self._max_rank}"
             raise ParallaxError(message, "an operator can raise its option max_lora_rank")
         for name, each in adapter.modules.items():
+            if find_stack(name):
+                raise ParallaxError(f"the adapter changes stacks of experts, {name}, which this engine does not take")
             if (size := self._sizes.get(name)) is None:
                 raise ParallaxError(f"the adapter changes {name}, which this model does not have")
             found = (each.b.shape[0], each.a.shape[1])

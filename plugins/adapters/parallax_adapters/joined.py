@@ -1,4 +1,4 @@
-"""Fits an adapter to a model that has the same matrices joined to one, or apart."""
+"""Fits an adapter to a model that has the same matrices joined to one, or apart, or by other names."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from parallax_adapters.peft_experts import EXPERTS, GATE_UP, count_experts, find_stack, spell_module, split_stack
 from parallax_adapters.peft_files import LowRank, to_floats
 from parallax_core.api import Tensor, Unsupported
 
@@ -15,6 +16,8 @@ JOINED: Mapping[str, Sequence[str]] = {
     "gate_up_proj": ("gate_proj", "up_proj"),
 }
 """Matrices whose outputs are those of others one after another."""
+TURNS = ("gate_even", "up_odd")
+"""Names of gate and up, in a backend, of experts with a stack that has the outputs of both by turns."""
 WHOLES = {part: whole for whole, parts in JOINED.items() for part in parts}
 Sizes = Mapping[str, tuple[int, int]]
 Modules = Mapping[str, LowRank]
@@ -25,12 +28,13 @@ def fit_modules(modules: Modules, sizes: Sizes) -> dict[str, LowRank]:
     """Return the matrices of an adapter by the modules that a model has; what it has in neither way stays as it is.
 
     Args:
-        modules: by the name of the module from its layer on.
-        sizes: the inputs and outputs of the modules of the model.
+        modules: by the name of the module from its layer on; a stack of experts counts as those of each.
+        sizes: the inputs and outputs of the modules of the model, by their names as `spell_module` has them.
 
     Raises:
-        Unsupported: if outputs that belong together are not as many as those of the model.
+        Unsupported: if outputs that belong together, or experts, are not as many as those of the model.
     """
+    modules = _spread(modules, sizes)
     found, apart = dict(modules), dict[str, dict[str, LowRank]]()
     for name, matrices in modules.items():
         stem, _, last = name.rpartition(".")
@@ -44,6 +48,26 @@ def fit_modules(modules: Modules, sizes: Sizes) -> dict[str, LowRank]:
         elif whole in sizes and whole not in modules:
             apart.setdefault(whole, {})[last] = found.pop(name)
     return found | {whole: _join(whole, parts, sizes[whole][1]) for whole, parts in apart.items()}
+
+
+def _spread(modules: Modules, sizes: Sizes) -> dict[str, LowRank]:
+    """Return the matrices of all modules, with those of stacks by expert."""
+    found, counts = {}, count_experts(sizes)
+    for name, each in modules.items():
+        layer, stack = find_stack(name) or (name, "")
+        if not stack or layer not in counts:
+            found[spell_module(name)] = each
+            continue
+        if each.count != counts[layer]:
+            raise Unsupported(f"{name} is of {each.count} experts, and this model has {counts[layer]}")
+        for number, (a, b) in enumerate(split_stack(each.a, each.b, each.count)):
+            expert = f"{layer}{EXPERTS}{number}"
+            turns = [f"{expert}.{part}" for part in TURNS if stack == GATE_UP and f"{expert}.{part}" in sizes]
+            for place, part in enumerate(turns):
+                found[part] = LowRank(a, _keep(to_floats(b)[place :: len(turns)]), each.scale)
+            if not turns:
+                found[f"{expert}.{stack}"] = LowRank(a, b, each.scale)
+    return found
 
 
 def _split(name: str, matrices: LowRank, outputs: Mapping[str, int]) -> dict[str, LowRank]:

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from parallax_adapters.copies import LAYERS
 from parallax_adapters.joined import fit_modules
+from parallax_adapters.peft_experts import EXPERTS
 from parallax_adapters.peft_files import LowRank
 from parallax_adapters.room import KeptRoom
 from parallax_adapters.store import AdapterStore
@@ -48,7 +49,7 @@ class KeptAdapters(Generic[T]):
         self._item_bytes, self._find_free = item_bytes, find_free or Machine().free_memory
         self._prepared: deque[tuple[str, T]] = deque(maxlen=MOST_PREPARED)
         self.sizes: dict[str, tuple[int, int]] = {}
-        """The inputs and outputs of each module that takes adapters, by its name from its layer on."""
+        """The inputs and outputs of each module that takes adapters, by its name; see `peft_experts.spell_module`."""
         self.list_users: list[Callable[[], Iterable[str]]] = []
         """For each stage, returns the keys of the adapters of its sequences."""
         self.loaded: dict[str, T] = {}
@@ -64,15 +65,16 @@ class KeptAdapters(Generic[T]):
 
     @property
     def sides(self) -> int:
-        """The inputs and outputs of all modules that take adapters, together."""
-        return sum(map(sum, self.sizes.values()))
+        """The inputs and outputs of all modules that take adapters but experts, together: room is kept for these."""
+        return sum(sum(sides) for name, sides in self.sizes.items() if EXPERTS not in name)
 
     def prepare(self, key: str) -> None:
         """Convert an adapter ahead, so that `load` takes no time; it tells what is wrong with the adapter.
 
         Call it in another thread than that of the layers, and once their stages are open.
         """
-        if self._any_thread and self.list_users and key not in self.loaded:
+        is_known = key in self.loaded or any(key == each for each, _ in list(self._prepared))
+        if self._any_thread and self.list_users and not is_known:
             with suppress(Exception):
                 self._prepared.append((key, self._convert(self._read(key))))
 

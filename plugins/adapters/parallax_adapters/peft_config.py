@@ -15,6 +15,7 @@ from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from parallax_adapters.expressions import Expression
+from parallax_adapters.peft_experts import check_parameters, list_ends
 from parallax_core.api import Unsupported
 
 T = TypeVar("T")
@@ -38,7 +39,6 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "bias": (None, "none"),
     "modules_to_save": (None, []),
     "trainable_token_indices": (None, [], {}),
-    "target_parameters": (None, []),
     "layer_replication": (None, []),
     "alora_invocation_tokens": (None, []),
     "arrow_config": (None,),
@@ -68,9 +68,7 @@ class Pattern(Generic[T]):
 
     def find(self, module: str) -> T | None:
         """Return the value of a module, by its whole name in the model; None: no key matches."""
-        words = module.split(".")
-        ends = [".".join(words[start:]) for start in range(len(words))]
-        found = [self.names[key] for key in (f"^{module}", *ends) if key in self.names]
+        found = [self.names[key] for key in (f"^{module}", *list_ends(module)) if key in self.names]
         found += [(place, value) for place, value, each in self.expressions if each.matches(module)]
         return min(found, key=itemgetter(0))[1] if found else None
 
@@ -89,6 +87,8 @@ class LoraConfig:
     """Whether the scale is divided by the square root of the rank (rsLoRA, arXiv 2312.03732)."""
     ranks: Pattern[int]
     alphas: Pattern[float]
+    parameters: frozenset[str] = frozenset()
+    """The stacks of experts that it changes, by their names or the ends of these."""
 
     @property
     def largest_rank(self) -> int:
@@ -103,7 +103,8 @@ class LoraConfig:
     @property
     def is_plain(self) -> bool:
         """Whether all modules have the same rank, and a scale that is alpha divided by it."""
-        return not self.is_rank_stabilized and not self.ranks.list_values() and not self.alphas.list_values()
+        has_patterns = self.ranks.list_values() or self.alphas.list_values()
+        return not self.is_rank_stabilized and not has_patterns and not self.parameters
 
     def find_rank(self, module: str) -> int:
         """Return the rank of a module, by its name in the model."""
@@ -138,6 +139,7 @@ def parse_config(text: bytes) -> LoraConfig:
         is_rank_stabilized=_read_flag(fields, "use_rslora"),
         ranks=_read_pattern(fields, "rank_pattern", _read_rank),
         alphas=_read_pattern(fields, "alpha_pattern", _read_alpha),
+        parameters=_read_parameters(fields.get("target_parameters") or []),
     )
 
 
@@ -195,6 +197,13 @@ def _read_pattern(fields: Mapping[str, Any], name: str, read: Callable[[str, obj
     if len(expressions) > MOST_EXPRESSIONS:
         raise Unsupported(f"{name} has {len(expressions)} regular expressions; at most {MOST_EXPRESSIONS} are read")
     return Pattern(names, expressions)
+
+
+def _read_parameters(names: object) -> frozenset[str]:
+    if not isinstance(names, list) or len(names) > MOST_PATTERNS or not all(isinstance(each, str) for each in names):
+        raise Unsupported(f"target_parameters must be a list of at most {MOST_PATTERNS} names")
+    check_parameters(names)
+    return frozenset(names)
 
 
 def _parse_expression(name: str, key: str) -> Expression:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parallax_adapters.peft_config import CONFIG, HINT, MOST_CONFIG_BYTES, LoraConfig, parse_config, read_pairs
+from parallax_adapters.peft_experts import INNER, MOST_NAME, name_stacks
 from parallax_core.api import LayerRange, ParallaxError, Tensor, Unsupported, read_tensors, silent
 
 WEIGHTS = "adapter_model.safetensors"
@@ -29,8 +30,6 @@ MATRIX = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<part>[AB]
 """Matches the name of a matrix."""
 MODULE = re.compile(r"(?:(?:model|backbone|language_model|text_model)\.)*(layers\.\d+\.[\w.]+)")
 """Matches the name of a module in a layer, however its language model is wrapped; others read images or sounds."""
-MOST_NAME = 300
-"""The most letters of the name of a module."""
 MOST_TRIES = 20_000
 """The most times that the name of a module is held against a regular expression."""
 EXPONENTS: Mapping[str, tuple[type[np.unsignedinteger], int]] = {
@@ -52,11 +51,13 @@ class LowRank:
     b: Tensor
     """Of shape [out, rank]."""
     scale: float
+    count: int = 1
+    """The experts, for a stack of such, whose matrices are [experts * rank, in] and [out, rank * experts]."""
 
     @property
     def rank(self) -> int:
         """The rank."""
-        return self.a.shape[0]
+        return self.a.shape[0] // self.count
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -214,7 +215,8 @@ def check_header(header: bytes, max_rank: int = 0) -> None:
     for name, entry in fields.items() if isinstance(fields, dict) else ():
         match = MATRIX.fullmatch(name)
         shape = entry.get("shape") if match is not None and isinstance(entry, dict) else None
-        if match is not None and isinstance(shape, list) and [type(side) for side in shape] == [int, int]:
+        is_stack = match is not None and f".{match['module']}.".replace(INNER, "").endswith(".experts.")
+        if match and not is_stack and isinstance(shape, list) and [type(side) for side in shape] == [int, int]:
             check_rank(shape["AB".index(match["part"])], max_rank)
 
 
@@ -243,7 +245,9 @@ def _pair(tensors: Mapping[str, Tensor], config: LoraConfig) -> Iterator[tuple[s
         )
         raise Unsupported(message, "write out the modules")
     seen = set()
-    for module, parts in found.items():
+    stacks = name_stacks({module: _measure(module, parts) for module, parts in found.items()}, config.parameters)
+    for given, parts in found.items():
+        module = stacks.get(given, given)
         short = MODULE.fullmatch(module)
         if short is None or len(module) > MOST_NAME:
             message = f"the adapter changes {module[:200]}, which is in no layer of a language model"
@@ -251,20 +255,28 @@ def _pair(tensors: Mapping[str, Tensor], config: LoraConfig) -> Iterator[tuple[s
         if short[1] in seen:
             raise Unsupported(f"the adapter has two modules {short[1]}", HINT)
         seen.add(short[1])
-        yield short[1], _join(module, parts, config)
+        yield short[1], _join(module, parts, config, is_stack=given in stacks)
 
 
-def _join(module: str, parts: Mapping[str, Tensor], config: LoraConfig) -> LowRank:
+def _measure(module: str, parts: Mapping[str, Tensor]) -> tuple[int, int]:
+    """Return the inputs and outputs of the matrices of a module."""
     if parts.keys() != {"A", "B"}:
         raise Unsupported(f"{module} has only one of its two matrices", COPY)
+    shapes = parts["A"].shape, parts["B"].shape
+    if not all(len(each) == 2 and 0 not in each for each in shapes):  # noqa: PLR2004 -- matrices
+        raise Unsupported(f"{module} has matrices of shapes {list(shapes[0])} and {list(shapes[1])}", COPY)
+    return shapes[0][1], shapes[1][0]
+
+
+def _join(module: str, parts: Mapping[str, Tensor], config: LoraConfig, *, is_stack: bool) -> LowRank:
     a, b, rank = parts["A"], parts["B"], config.find_rank(module)
-    is_pair = len(a.shape) == len(b.shape) == 2 and a.shape[0] == b.shape[1] == rank  # noqa: PLR2004 -- matrices
-    if not is_pair or not a.shape[1] or not b.shape[0]:
+    count = max(1, a.shape[0] // rank) if is_stack else 1
+    if not a.shape[0] == b.shape[1] == rank * count:
         message = f"{module} has matrices of shapes {list(a.shape)} and {list(b.shape)}, and the rank {rank}"
         raise Unsupported(message, COPY)
-    if a.dtype not in EXPONENTS or b.dtype not in EXPONENTS:
-        raise Unsupported(f"{module} is {a.dtype}; supported are {', '.join(EXPONENTS)}", COPY)
-    return LowRank(a, b, config.find_scale(module))
+    if a.dtype not in EXPONENTS or b.dtype not in EXPONENTS or (count > 1 and a.dtype != b.dtype):
+        raise Unsupported(f"{module} is {a.dtype}, {b.dtype}; supported are {', '.join(EXPONENTS)}", COPY)
+    return LowRank(a, b, config.find_scale(module), count)
 
 
 def to_floats(tensor: Tensor) -> npt.NDArray[np.float32]:

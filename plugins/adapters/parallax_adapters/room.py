@@ -20,15 +20,14 @@ class KeptRoom:
     rank: int = 0
     """Of each."""
 
-    def weigh(self, item_bytes: float, copies: int = 1, more: int = 0) -> float:
+    def weigh(self, item_bytes: float, more: int = 0) -> float:
         """Return the bytes for each row and column of a matrix.
 
         Args:
             item_bytes: of a number.
-            copies: how often an adapter is in memory.
             more: what takes as much besides, such as an adapter of zeros.
         """
-        return (self.slots * copies + more) * self.rank * item_bytes if self.slots else 0.0
+        return (self.slots + more) * self.rank * item_bytes if self.slots else 0.0
 
     def take(self, free: float, taken: float) -> float:
         """Return what is left of free memory, in bytes, after some is kept for adapters.

@@ -139,7 +139,7 @@ def test_rank_of_each_module_is_that_of_its_pattern(tmp_path: Path) -> None:
         ({"bias": "all"}, "bias is not supported"),
         ({"lora_bias": True}, "lora_bias"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
-        ({"target_parameters": ["mlp.experts.gate_up_proj"]}, "target_parameters"),
+        ({"target_parameters": ["mlp.experts.weight_scale"]}, "target_parameters"),
         ({"trainable_token_indices": [1, 2]}, "trainable_token_indices"),
         ({"fan_in_fan_out": True}, "fan_in_fan_out"),
         ({"layer_replication": [[0, 4]]}, "layer_replication"),

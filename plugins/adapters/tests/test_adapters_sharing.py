@@ -199,7 +199,7 @@ async def test_nodes_are_told_the_room_to_keep_before_anything_else(
 
 def test_room_that_does_not_fit_is_refused() -> None:
     room = KeptRoom(4, 16)
-    assert room.weigh(2, copies=2, more=1) == 9 * 16 * 2
+    assert room.weigh(2, more=1) == 5 * 16 * 2
     assert (room.take(1000, 600), KeptRoom().take(1000, 0)) == (400, 1000)
     with pytest.raises(ParallaxError, match="4 adapters of rank 16 take 1000 bytes beside these layers, and 999 bytes"):
         room.take(999, 1000)

@@ -44,6 +44,7 @@ with _keep_limits(), skip_unused():
     from mlx_lm.models.base import scaled_dot_product_attention as plain_attention
     from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache, make_prompt_cache
     from mlx_lm.models.rope_utils import Llama3RoPE, YarnRoPE
+    from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchGLU, SwitchLinear
     from mlx_lm.utils import (
         MODEL_ARCHITECTURE_REMAPPING,
         MODEL_REMAPPING,
@@ -69,8 +70,11 @@ __all__ = [
     "Llama3RoPE",
     "Module",
     "QuantizedLinear",
+    "QuantizedSwitchLinear",
     "RoPE",
     "RotatingKVCache",
+    "SwitchGLU",
+    "SwitchLinear",
     "YarnRoPE",
     "dequantize_model",
     "flatten_tree",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.nn import functional
 
 from parallax_adapters.kept import KeptAdapters
+from parallax_adapters.peft_experts import EXPERTS, spell_module
 from parallax_backend_torch.kernels.adapters import AdapterStep, PackedAdapter, Pair, pack_pair
 from parallax_backend_torch.kernels.library import find_library
 from parallax_backend_torch.kernels.linear import Gate, Packed
@@ -24,8 +26,19 @@ if TYPE_CHECKING:
 
 MOST_COMPOSITIONS = 16
 """Compositions of steps whose jobs are kept: decodes repeat one for as long as no sequence begins or ends."""
-EXPERTS = ".experts."
-"""In the names of matrices that work on other rows than those of a step."""
+
+
+class ExpertRows(NamedTuple):
+    """The rows that an expert works on."""
+
+    tokens: torch.Tensor
+    """Rows of the step, int64, in the order of the experts that they go to."""
+    part: slice
+    """Those of the expert among them."""
+
+
+ROWS: ContextVar[ExpertRows | None] = ContextVar("rows", default=None)
+"""The rows that matrices of an expert work on now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +46,7 @@ class ModulePart:
     """The outputs of one module of the checkpoint within a matrix."""
 
     name: str
-    """Such as ``layers.3.self_attn.q_proj``."""
+    """Such as ``layers.3.self_attn.q_proj``; see `spell_module`."""
     start: int
     size: int
 
@@ -45,6 +58,8 @@ class LoadedAdapter:
     modules: Mapping[str, Pair]
     packed: PackedAdapter | None = None
     """The same for the library; None where torch computes."""
+    has_experts: bool = False
+    """Whether it changes experts."""
 
     @property
     def num_bytes(self) -> int:
@@ -61,7 +76,11 @@ class AdapterBatch:
     """
 
     def __init__(self, groups: Sequence[tuple[LoadedAdapter, Sequence[int]]], num_tokens: int) -> None:
-        self._num_tokens = num_tokens
+        self._num_tokens, self._all = num_tokens, groups
+        self.has_experts = any(adapter.has_experts for adapter, _ in groups)
+        """Whether one of them changes experts."""
+        self._owners: torch.Tensor | None = None
+        self._chosen: tuple[ExpertRows, AdapterBatch] | None = None
         packed = [(adapter.packed, places) for adapter, places in groups if adapter.packed]
         self.packed = AdapterStep(packed) if packed else None
         """The same for the library; None where torch computes."""
@@ -71,17 +90,40 @@ class AdapterBatch:
         """Add to the product of a matrix what the adapters of the rows add.
 
         Raises:
-            BackendFailed: if the matrix does not work on the rows of the step, one by one.
+            BackendFailed: if the matrix does not work on the rows of the step, one by one, nor on those of `choosing`.
         """
+        rows = ROWS.get() if linear.is_expert else None
+        (self if rows is None else self._choose(rows)).add_to(linear, x, out)
+
+    def _choose(self, rows: ExpertRows) -> AdapterBatch:
+        """Return the adapters of the rows of an expert."""
+        if self._chosen is None or self._chosen[0] is not rows:
+            if self._owners is None:
+                self._owners = torch.full((self._num_tokens,), -1)
+                for number, (_, places) in enumerate(self._all):
+                    self._owners[torch.tensor(places)] = number
+            owners = self._owners[rows.tokens[rows.part].cpu()].tolist()
+            found: dict[int, list[int]] = {}
+            for place, owner in enumerate(owners):
+                found.setdefault(owner, []).append(place)
+            found.pop(-1, None)
+            self._chosen = (
+                rows,
+                AdapterBatch([(self._all[owner][0], some) for owner, some in found.items()], len(owners)),
+            )
+        return self._chosen[1]
+
+    def add_to(self, linear: AdaptedLinear, x: torch.Tensor, out: torch.Tensor) -> None:
+        """Do the same for a matrix that works on these rows; see `add`."""
         if len(x) != self._num_tokens:
             raise BackendFailed(f"{linear.parts[0].name} takes no adapters: it works on other rows than the step has")
         if self.packed is not None:
             self.packed.add(linear.number, x, out)
         for adapter, places in self._groups:
-            rows = x[places.to(x.device)].float()
+            given = x[places.to(x.device)].float()
             for part in linear.parts:
                 if (pair := adapter.modules.get(part.name)) is not None:
-                    small = functional.linear(rows, pair.a.float()).mul_(pair.scale)
+                    small = functional.linear(given, pair.a.float()).mul_(pair.scale)
                     added = functional.linear(small, pair.b.float()).to(out.dtype)
                     out[:, part.start : part.start + part.size].index_add_(0, places.to(x.device), added)
 
@@ -91,24 +133,29 @@ class AdaptedLinear:
 
     def __init__(self, base: Packed, parts: Sequence[ModulePart], table: AdapterTable, number: int) -> None:
         self.base, self.parts, self.table, self.number = base, tuple(parts), table, number
+        self.is_expert = EXPERTS in parts[0].name
         self.kind: WeightKind = base.kind
         self.out_features, self.in_features, self.num_bytes = base.out_features, base.in_features, base.num_bytes
 
     def apply(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
         """Multiply."""
         out = self.base.apply(x, residual)
-        if self.table.batch is not None:
-            self.table.batch.add(self, x, out)
+        if (batch := self._find_batch()) is not None:
+            batch.add(self, x, out)
         return out
 
     def apply_gated(self, x: torch.Tensor, gate: Gate = "silu") -> torch.Tensor:
         """Multiply, and gate the second half of the outputs by the first."""
-        if self.table.batch is None:
+        if self._find_batch() is None:
             return self.base.apply_gated(x, gate)
         gates, values = self.apply(x).chunk(2, dim=1)
         if x.device.type == "cpu":
             return (multiply_silu if gate == "silu" else multiply_gelu)(gates, values)
         return (functional.silu(gates) if gate == "silu" else functional.gelu(gates, approximate="tanh")) * values
+
+    def _find_batch(self) -> AdapterBatch | None:
+        batch = self.table.batch
+        return batch if batch is not None and (batch.has_experts or not self.is_expert) else None
 
     def gather(self, ids: torch.Tensor) -> torch.Tensor:
         """Pick rows."""
@@ -128,6 +175,16 @@ def adding(table: AdapterTable, batch: AdapterBatch) -> Iterator[None]:
         yield
     finally:
         table.batch = None
+
+
+@contextmanager
+def choosing(rows: ExpertRows) -> Iterator[None]:
+    """Add to the products of an expert within the context what the adapters of its rows add."""
+    token = ROWS.set(rows)
+    try:
+        yield
+    finally:
+        ROWS.reset(token)
 
 
 def strip(linear: Packed) -> Packed:
@@ -166,8 +223,9 @@ class AdapterTable:
 
     def wrap(self, made: Packed, parts: Sequence[ModulePart]) -> Packed:
         """Return a matrix of some modules of a layer that takes adapters; others as they are."""
-        if not all(part.name.startswith("layers.") and EXPERTS not in part.name for part in parts):
+        if not all(part.name.startswith("layers.") for part in parts):
             return made
+        parts = [replace(part, name=spell_module(part.name)) for part in parts]
         self.kept.sizes |= {part.name: (made.in_features, part.size) for part in parts}
         self._matrices.append(parts)
         return AdaptedLinear(made, parts, self, len(self._matrices) - 1)
@@ -213,7 +271,8 @@ class AdapterTable:
     def _convert(self, matrices: Mapping[str, LowRank]) -> LoadedAdapter:
         modules = {name: self._make_pair(each) for name, each in matrices.items()}
         is_packed = self._device.type == "cpu" and find_library() is not None
-        return LoadedAdapter(modules, self._pack(modules) if is_packed else None)
+        has_experts = any(EXPERTS in name for name in modules)
+        return LoadedAdapter(modules, self._pack(modules) if is_packed else None, has_experts)
 
     def _pack(self, modules: Mapping[str, Pair]) -> PackedAdapter:
         def list_pairs(parts: Sequence[ModulePart]) -> list[tuple[int, Pair]]:

@@ -25,6 +25,7 @@ from parallax_backend_torch.experts import (
     build_experts,
     build_groups,
     build_shared,
+    name_experts,
 )
 from parallax_backend_torch.heads import Attention, Heads, Look, Warmth, read_heads
 from parallax_backend_torch.hyper import (
@@ -165,6 +166,7 @@ __all__ = [
     "list_rows",
     "make_rope",
     "multiply_heads",
+    "name_experts",
     "name_factors",
     "read_heads",
     "read_kernel",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from parallax_backend_torch.adapters import ExpertRows, choosing
 from parallax_backend_torch.config import Config
 from parallax_backend_torch.kernels.linear import Gate, Packed
 from parallax_backend_torch.mlp import Clamp, ClampedMlp, GatedMlp
@@ -86,7 +87,8 @@ class Experts:
         for expert, count in zip(self._experts, counts, strict=True):
             if count:
                 part = slice(start, start + count)
-                parts.append(self.run_expert(expert, sorted_x[part], sorted_shares[part]))
+                with choosing(ExpertRows(tokens, part)):
+                    parts.append(self.run_expert(expert, sorted_x[part], sorted_shares[part]))
                 start += count
         shared = torch.zeros_like(x) if self._shared is None else self._shared(x)
         out = shared if self._latent is None else torch.zeros_like(inputs)
@@ -122,16 +124,37 @@ def build_experts(
     if weights.has(stacks[0]):
         both = zip(*(weights.read_plain(name) for name in stacks), strict=True)
         pairs = [(weights.keep_linear(into, None), weights.keep_linear(back, None)) for into, back in both]
+        pairs = name_experts(weights, pairs) if stacks == STACKS else pairs
     elif weights.has("switch_mlp.gate_proj.weight"):
         part = weights.within("switch_mlp")
         pairs = [
             (part.make_stacked((number, num), "gate_proj", "up_proj"), part.make_stacked((number, num), "down_proj"))
             for number in range(num)
         ]
+        pairs = name_experts(weights, pairs)
     else:
         parts = (weights.within(f"experts.{number}") for number in range(num))
         pairs = [(part.make_linear("gate_proj", "up_proj"), part.make_linear("down_proj")) for part in parts]
     return [ClampedMlp(into, back, clamp) if clamp else Expert(into, back) for into, back in pairs]
+
+
+def name_experts(
+    weights: Weights, pairs: Sequence[tuple[Packed, Packed]], halves: tuple[str, str] = ("gate_proj", "up_proj")
+) -> list[tuple[Packed, Packed]]:
+    """Return the matrices of experts that were read from stacks as such that take adapters.
+
+    Args:
+        weights: those of the MLP.
+        pairs: of each expert, the rows of gate and then those of up, and down.
+        halves: the names of gate and up; other ones say that the stack has their rows by turns, see `joined.TURNS`.
+    """
+
+    def adapt(matrix: Packed, number: int, *names: str) -> Packed:
+        return weights.adapt(matrix, *(f"experts.{number}.{name}" for name in names))
+
+    return [
+        (adapt(into, number, *halves), adapt(back, number, "down_proj")) for number, (into, back) in enumerate(pairs)
+    ]
 
 
 def build_shared(weights: Weights, num: int, route: Route) -> Experts:

@@ -35,6 +35,7 @@ class _Watch:
     """Stands in for the adapters of a step."""
 
     packed = None
+    has_experts = False
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher

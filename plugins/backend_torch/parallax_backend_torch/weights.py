@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from parallax_backend_torch.adapters import ModulePart
 from parallax_backend_torch.kernels.ggml import Form, read_blocks
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.kernels.rows import Rows, TensorRows, WeightKind
@@ -86,6 +87,12 @@ class Weights:
         made = self._keep_rows(stored[0], rows, bias, kind)
         rows.close()
         return made if self.factory.adapters is None else self.factory.adapters.wrap(made, rows.list_modules())
+
+    def adapt(self, made: Packed, *names: str) -> Packed:
+        """Return a matrix as one that takes adapters, of modules of these names that have as many rows each."""
+        size = made.out_features // len(names)
+        parts = [ModulePart(self._spell(name), size * place, size) for place, name in enumerate(names)]
+        return made if self.factory.adapters is None else self.factory.adapters.wrap(made, parts)
 
     def make_stacked(self, part: tuple[int, int], *names: str) -> Packed:
         """Return one matrix of each of the stacks ``NAME.weight``, [number, out, in], as one, stacked by rows.

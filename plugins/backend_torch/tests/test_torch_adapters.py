@@ -30,6 +30,7 @@ from tests.support.adapter_stages import (
 )
 from tests.support.checkpoints import save_family
 from tests.support.tiny_adapters import make_matrices, merge, write_adapter
+from tests.support.tiny_experts import make_experts, merge_experts, split_experts
 from tests.support.torch_backend import TorchBackend
 
 
@@ -41,6 +42,8 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 opened = partial(open_chain, TorchBackend())
+TIGHT = 1e-4
+"""Above the differences of log-probabilities by rounding in float32 between two ways to compute the same."""
 
 
 @pytest.mark.parametrize("options", [{}, {"kernels": "off"}])
@@ -67,6 +70,29 @@ def test_tokens_are_those_of_merged_weights(
         plain = generate(stages, {1: ""})[1]
         assert differ(generate(stages, {2: key})[2], wanted) < CLOSE < differ(plain, wanted)
         assert generate(stages, {3: ""})[3] == plain
+
+
+@pytest.mark.parametrize("kernels", ["auto", "off"])
+@pytest.mark.parametrize(("kind", "cuts"), [("qwen3_moe", ()), ("qwen3_moe", (1, 3)), ("mixtral", (2,))])
+def test_experts_get_what_their_own_tokens_need(tmp_path: Path, kind: str, cuts: tuple[int, ...], kernels: str) -> None:
+    save_family(kind, model := tmp_path / "model")
+    adapter = make_experts(model, tmp_path / "adapter")
+    with opened(merge_experts(model, adapter, tmp_path / "merged"), kernels=kernels) as stages:
+        wanted = generate(stages, {1: ""})[1]
+    keys = {
+        1: AdapterStore().add(adapter),
+        2: "",
+        3: AdapterStore().add(make_experts(model, tmp_path / "half", seed=1, stacks=["down_proj"], others=False)),
+        4: AdapterStore().add(split_experts(adapter, model, tmp_path / "split")),
+        5: AdapterStore().add(make_adapter(model, tmp_path / "other", ("q_proj",), seed=2)),
+    }
+    with opened(model, *cuts, kernels=kernels) as stages:
+        alone = {seq: generate(stages, {seq: key})[seq] for seq, key in keys.items()}
+        mixed = generate(stages, keys)
+    assert differ(alone[1], wanted) < TIGHT
+    assert all(differ(mixed[seq], alone[seq]) < CLOSE for seq in keys)
+    assert differ(alone[4], alone[1]) < TIGHT
+    assert min(differ(alone[1], alone[2]), differ(alone[3], alone[2]), differ(alone[3], alone[1])) > CLOSE
 
 
 @pytest.fixture

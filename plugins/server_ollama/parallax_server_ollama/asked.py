@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import msgspec
 
 LATEST = ":latest"
@@ -25,5 +28,16 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def name_model(name: str) -> str:
-    """Return the id of a model by its name in Ollama's API."""
+    """Return the id of a model by its name in Ollama's API, unless the server has one of that very name."""
     return name.removesuffix(LATEST)
+
+
+def write_body(fields: dict[str, Any]) -> bytes:
+    """Return the JSON of a request to a route of the server; ``model`` is its first field."""
+    return json.dumps(fields).encode()
+
+
+def name_exactly(asked: Asked) -> bytes:
+    """Return the body of a request with the name of the model as the client has it."""
+    begin = write_body({"model": name_model(asked.model)})[:-1]
+    return write_body({"model": asked.model})[:-1] + asked.body.removeprefix(begin)

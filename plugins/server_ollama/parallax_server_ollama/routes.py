@@ -15,7 +15,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from parallax_core.api import ForwardedAnswer, HttpSurface, InvalidRequest, Ref, needs_role
-from parallax_server_ollama.asked import Asked, name_model
+from parallax_server_ollama.asked import Asked, name_exactly, name_model
 from parallax_server_ollama.replies import BrokenStream, Embeddings, Reply, name_error, write_lines, write_time
 
 Json = dict[str, Any]
@@ -82,9 +82,9 @@ class Ollama:
     async def embed(self, http: Request) -> Response:
         """Answer ``POST /api/embed``."""
         began, asked = time.monotonic(), await self._server.read(http, EMBED, Asked)
-        if asked.context:
-            _check_context(asked, (await self.find_model(http, asked.model))["max_model_len"] or 0)
-        found = await self._ask(http, asked.path, asked.body, Embeddings)
+        model = await self.find_model(http, asked.model)
+        _check_context(asked, model["max_model_len"] or 0)
+        found = await self._ask(http, asked.path, _choose_body(asked, model), Embeddings)
         return Response(found.write(asked.model, time.monotonic() - began), media_type="application/json")
 
     async def show(self, http: Request) -> Response:
@@ -112,9 +112,10 @@ class Ollama:
         Raises:
             Refusal: if it has no such model.
         """
-        for each in await self._list(http):
-            if each["id"] == name_model(name):
-                return each
+        models = {each["id"]: each for each in await self._list(http)}
+        for each in (name, name_model(name)):
+            if each in models:
+                return models[each]
         raise Refusal(MISSING, {"error": f"model '{name}' not found"})
 
     async def _list(self, http: Request) -> list[Json]:
@@ -148,15 +149,21 @@ class Ollama:
         if not asked.path:
             return _loaded(reply, asked)
         _check_context(asked, model["max_model_len"] or 0)
+        body = _choose_body(asked, model)
         if asked.streams:
-            return LinesResponse(await self._open(http, asked.path, asked.body), reply)
-        answer = await self._open(http, asked.path, asked.body)
+            return LinesResponse(await self._open(http, asked.path, body), reply)
+        answer = await self._open(http, asked.path, body)
         try:
             return JSONResponse(await reply.read_whole(aiter(answer)))
         except BrokenStream as error:
             raise Refusal(FAILED, {"error": str(error)}) from None
         finally:
             await answer.close()
+
+
+def _choose_body(asked: Asked, model: Json) -> bytes:
+    """Return the body for the server, which knows the model by its name as asked for, or without the tag."""
+    return name_exactly(asked) if model["id"] == asked.model else asked.body
 
 
 def _check_context(asked: Asked, room: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from parallax_core.api import InvalidRequest
-from parallax_server_ollama.asked import Asked, name_model
+from parallax_server_ollama.asked import Asked, name_model, write_body
 from parallax_server_ollama.bodies import (
     ChatBody,
     EmbedBody,
@@ -64,7 +64,7 @@ def read_embed(data: bytes) -> Asked:
     sizes = {} if body.dimensions is None else {"dimensions": body.dimensions}
     asked = {"model": name_model(body.model), "input": body.input, **sizes}
     context = body.options.num_ctx or 0
-    return Asked(model=body.model, path="/v1/embeddings", body=json.dumps(asked).encode(), context=context)
+    return Asked(model=body.model, path="/v1/embeddings", body=write_body(asked), context=context)
 
 
 def read_show(data: bytes) -> Asked:
@@ -74,9 +74,9 @@ def read_show(data: bytes) -> Asked:
 
 
 def _ask(body: ChatBody | GenerateBody, path: str, prompt: Json) -> Asked:
-    whole = {**prompt, **_make_common(body)}
+    whole = {**_make_common(body), **prompt}
     context, streams = body.options.num_ctx or 0, body.stream is not False
-    return Asked(model=body.model, path=path, body=json.dumps(whole).encode(), streams=streams, context=context)
+    return Asked(model=body.model, path=path, body=write_body(whole), streams=streams, context=context)
 
 
 def _is_none(keep_alive: KeepAlive | None) -> bool:

@@ -19,6 +19,7 @@ from parallax_core.plugins.host import PluginHost
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.plugin_routes import extend_app
+from parallax_core.server.served_adapters import ServedAdapter
 from parallax_server_ollama import plugin
 from parallax_server_ollama.bodies import ChatBody, EmbedBody, GenerateBody, ShowBody, read
 from tests.unit.server.scripted import LENGTH, ScriptedSite, write_call
@@ -317,6 +318,19 @@ def test_unknown_model_gets_a_404(site: OllamaSite) -> None:
         error = error_of(site.http.post(f"/api/{name}", json={"model": "other", **fields}), 404)
         assert "'other' not found" in error
     assert error_of(site.http.post("/api/embed", json={"model": "other", "input": "a"}), 404)
+
+
+def test_name_with_the_tag_goes_before_that_without(site: OllamaSite) -> None:
+    for name, key in (("law:latest", "1" * 32), ("law", "2" * 32), ("sql:latest", "3" * 32), ("tax", "4" * 32)):
+        site.service.adapters[name] = ServedAdapter(name=name, model_id="toy", key=key, root="/x")
+    wanted = {"law:latest": "1", "law": "2", "sql:latest": "3", "tax:latest": "4", "tax": "4"}
+    for name, key in wanted.items():
+        site.engine.scripts.append("hi")
+        asked = {"model": name, "messages": [USER], "stream": False}
+        assert site.http.post("/api/chat", json=asked).json()["model"] == name
+        assert site.engine.requests[-1].adapter == key * 32
+    assert error_of(site.http.post("/api/chat", json={"model": "sql", "messages": [USER]}), 404)
+    assert site.http.post("/api/show", json={"model": "sql:latest"}).status_code == 200
 
 
 def test_model_without_embeddings_says_so(site: OllamaSite) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from parallax_backend_torch.api import Clamp, ClampedMlp, Config, Experts, MicroRows, Packed, Weights
+from parallax_backend_torch.api import Clamp, ClampedMlp, Config, Experts, MicroRows, Packed, Weights, name_experts
 from parallax_models.blocks.decoder import Decoder
 
 
@@ -23,7 +23,8 @@ class GptOss(Decoder):
         weights = weights.within("mlp")
         router, stored = weights.make_linear("router", purpose="router"), weights.within("experts")
         pairs = zip(make_matrices(stored, "gate_up_proj", 2), make_matrices(stored, "down_proj", 1), strict=True)
-        return Experts(router, [ClampedMlp(*pair, self.clamp) for pair in pairs], self._route)
+        experts = name_experts(weights, list(pairs), ("gate_even", "up_odd"))
+        return Experts(router, [ClampedMlp(*pair, self.clamp) for pair in experts], self._route)
 
     def _route(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Choose the best experts; their shares are a softmax over these only."""
