@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import fastapi
@@ -39,7 +40,8 @@ class Quota:
 
     def __init__(self, options: ServerOptions | None = None) -> None:
         options = options or ServerOptions()
-        self._most_tokens = options.max_output_tokens
+        self.find_most: Callable[[bytes], int] = lambda _: options.max_output_tokens
+        """Returns the most output tokens that a client may have running, by its id; 0: any number."""
         self._min_priority = options.min_priority
         self._by_key = options.keys.are_needed
         self._running: Counter[bytes] = Counter()
@@ -61,17 +63,17 @@ class Quota:
             Overloaded: if the client may not ask for this now.
         """
         self._check_priority(reading, getattr(http.state, "role", "admin"))
-        if not self._most_tokens:
-            return reading, [CallerShare(Counter(), b"", 0) for _ in reading.prompts]
         caller = self.identify(http)
-        reading = self._limit_length(reading, room)
+        if not (most := self.find_most(caller)):
+            return reading, [CallerShare(Counter(), b"", 0) for _ in reading.prompts]
+        reading = _limit_length(reading, room, most)
         costs = _weigh(reading, room)
-        if sum(costs) > self._most_tokens:
+        if sum(costs) > most:
             message = f"{len(costs) * reading.request.n} answers of up to {reading.request.max_tokens} tokens are "
-            message += f"{sum(costs)} output tokens, and a client may have {self._most_tokens} running"
+            message += f"{sum(costs)} output tokens, and a client may have {most} running"
             raise InvalidRequest(message, "max_tokens", "ask for fewer or shorter answers at a time")
-        if (running := self._running[caller]) + sum(costs) > self._most_tokens:
-            message = f"you have {running} output tokens running, and may have {self._most_tokens}"
+        if (running := self._running[caller]) + sum(costs) > most:
+            message = f"you have {running} output tokens running, and may have {most}"
             raise Overloaded(message, "try again when some of your requests have ended")
         self._running[caller] += sum(costs)
         return reading, [CallerShare(self._running, caller, cost) for cost in costs]
@@ -79,20 +81,18 @@ class Quota:
     def _check_priority(self, reading: ParsedBody, role: str) -> None:
         priority = reading.request.priority
         if priority < self._min_priority and role != "admin":
-            message = (
-                f"'priority' is {priority}, and with a key of the role 'user' it must be {self._min_priority} or more"
-            )
-            raise InvalidRequest(
-                message, "priority", "lower numbers, which are served first, need a key of the role 'admin'"
-            )
+            rule = f"with a key of the role 'user' it must be {self._min_priority} or more"
+            hint = "lower numbers, which are served first, need a key of the role 'admin'"
+            raise InvalidRequest(f"'priority' is {priority}, and {rule}", "priority", hint)
 
-    def _limit_length(self, reading: ParsedBody, room: int) -> ParsedBody:
-        """Return ``reading``, limited in length if it is unlimited and might exceed the whole budget."""
-        request = reading.request
-        if request.max_tokens is not None or 0 < sum(_weigh(reading, room)) <= self._most_tokens:
-            return reading
-        most = max(1, self._most_tokens // (request.n * len(reading.prompts)))
-        return msgspec.structs.replace(reading, request=replace(request, max_tokens=most))
+
+def _limit_length(reading: ParsedBody, room: int, most_tokens: int) -> ParsedBody:
+    """Return a body, limited in length if it is unlimited and might exceed the whole budget."""
+    request = reading.request
+    if request.max_tokens is not None or 0 < sum(_weigh(reading, room)) <= most_tokens:
+        return reading
+    most = max(1, most_tokens // (request.n * len(reading.prompts)))
+    return msgspec.structs.replace(reading, request=replace(request, max_tokens=most))
 
 
 def _weigh(reading: ParsedBody, room: int) -> list[int]:

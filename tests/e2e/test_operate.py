@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from urllib.parse import quote
 
@@ -157,6 +158,18 @@ class DrainedCluster:
         assert self.num_requests == 1, "it is answered while its node is drained"
         assert first + "".join(running) == answer
 
+    def remove_while_answering(self, node: str, whole: object) -> None:
+        """Have a machine removed in the middle of an answer, and check that this ends as it would have."""
+        answers: list[object] = []
+        running = Thread(target=lambda: answers.append(read_stream(self.server, 0, lambda: None)))
+        running.start()
+        removed = self.run("nodes", "remove", node)
+        assert f"{name_machine(node)} is removed, and its key with it" in removed.stdout, removed.stderr
+        wait_until(lambda: len(self.nodes) == 1)
+        running.join()
+        assert answers == [whole]
+        assert "error: no machine called" in self.run("nodes", "remove", node).stderr
+
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command on the server's machine."""
         return run_command(self._homes["first"], *arguments, "--url", self.server.url)
@@ -189,6 +202,7 @@ def test_drained_node_has_no_layers_also_after_a_restart(homes: dict[str, Path],
         assert list_users(cluster.server) == {other}
         shown = cluster.run("nodes").stdout
         assert f"idle: {one}: it is drained; `parallax nodes resume` takes it back" in shown
+        cluster.remove_while_answering(one, whole)
 
 
 def test_nodes_take_no_longer_requests_than_their_users_allow(

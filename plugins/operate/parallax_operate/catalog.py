@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from parallax_core.api import (
     InvalidRequest,
     ParallaxError,
+    Progress,
     SourceContext,
     UnknownName,
     Unsupported,
@@ -92,6 +93,14 @@ class ServerCatalog:
     def list_aliases(self) -> dict[str, str]:
         """Return the full name of every alias."""
         return Catalog(self._find_plugins()).aliases()
+
+    def fetch(self, name: str, progress: Progress) -> None:
+        """Fetch a model, or the missing part of one, to this machine.
+
+        Raises:
+            ParallaxError: if it is not found, or cannot be fetched.
+        """
+        Catalog(self._find_plugins()).fetch(name, progress)
 
     def remove(self, name: str, used: Iterable[ModelEntry]) -> int:
         """Delete a model from this machine, and return the bytes freed.

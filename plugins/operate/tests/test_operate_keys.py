@@ -12,7 +12,7 @@ from parallax_core.api import UnknownName
 from parallax_core.api.dialect import ChangeRefused
 from parallax_core.server.api_keys import ApiKeys, KeyFile, digest_key, parse_keys
 from parallax_core.server.options import ServerOptions
-from parallax_operate.key_file import add_key, list_keys, name_key, remove_key
+from parallax_operate.key_file import KeyLimits, add_key, limit_key, list_keys, name_key, remove_key
 from tests.unit.server.letters import Site
 
 ADMIN, USER = "sk-" + "a" * 40, "sk-" + "b" * 40
@@ -35,7 +35,7 @@ def test_keys_are_listed_with_their_comments_and_without_themselves(path: Path) 
 
 
 def test_new_key_is_one_that_the_server_accepts(path: Path) -> None:
-    key, line = add_key(path, "metrics", "Prometheus")
+    key, line = add_key(path, "metrics", "Prometheus", KeyLimits())
     assert path.read_text() == f"{TEXT}# Prometheus\n{key} metrics\n"
     assert len(parse_keys(path.read_text(), "")) == 3
     assert list_keys(path)[-1] == line
@@ -67,9 +67,32 @@ def test_key_of_a_user_goes_where_there_is_no_administrator(path: Path) -> None:
 def test_file_behind_a_link_is_changed_where_it_is(path: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(path)
-    add_key(link, "user", "")
+    add_key(link, "user", "", KeyLimits())
     assert link.is_symlink()
     assert len(list_keys(path)) == 3
+
+
+def test_limits_are_kept_with_their_key(path: Path) -> None:
+    limits = KeyLimits(max_concurrent=2, max_output_tokens=500)
+    key, line = add_key(path, "user", "Eve", limits)
+    added = f"# Eve\n#limits: max_concurrent=2 max_output_tokens=500\n{key} user\n"
+    assert path.read_text() == TEXT + added
+    assert list_keys(path)[-1] == line
+    assert KeyFile(path).find_role(digest_key(key)) == "user"
+    assert limit_key(path, name_key(USER), KeyLimits(max_per_minute=9)).limits.max_per_minute == 9
+    assert [each.limits for each in list_keys(path)] == [KeyLimits(), KeyLimits(max_per_minute=9), limits]
+    assert [each.name for each in list_keys(path)] == ["Ann", "Bob", "Eve"]
+    limit_key(path, name_key(USER), KeyLimits())
+    remove_key(path, name_key(key), has_other_admin=False)
+    assert path.read_text() == TEXT
+    with pytest.raises(UnknownName, match="there is no API key"):
+        limit_key(path, name_key(key), limits)
+
+
+def test_limits_of_another_version_do_not_lock_anybody_out(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path.write_text(f"#limits: max_concurrent=1\n{ADMIN} admin\n#limits: max_dreams=3\n{USER}\n")
+    assert [each.limits.max_concurrent for each in list_keys(path)] == [1, 0]
+    assert "does not know all of its limits" in caplog.text
 
 
 @pytest.fixture
@@ -84,6 +107,10 @@ def test_administrator_makes_and_revokes_keys(site: Site, path: Path) -> None:
     assert (made.status_code, made.headers["Cache-Control"]) == (200, "no-store")
     reply = made.json()
     assert (reply["role"], reply["name"], reply["id"]) == ("user", "Eve", name_key(reply["key"]))
+    limited = site.client.post(f"/v1/keys/{reply['id']}/limits?max_per_minute=30", headers=headers).json()
+    assert limited["limits"] == {"max_concurrent": 0, "max_per_minute": 30, "max_output_tokens": 0}
+    assert site.client.post("/v1/keys/none/limits", headers=headers).status_code == 404
+    assert site.client.post(f"/v1/keys/{reply['id']}/limits?max_per_minute=-1", headers=headers).status_code == 400
     shown = site.client.get("/v1/keys", headers=headers)
     assert [each["name"] for each in shown.json()["data"]] == ["Ann", "Bob", "Eve"]
     assert (shown.json()["file"], shown.json()["limits"]["max_concurrent"]) == (str(path), 3)
@@ -103,7 +130,8 @@ def test_name_that_would_be_another_line_is_refused(site: Site, path: Path, quer
 
 def test_user_sees_and_changes_no_keys(site: Site) -> None:
     headers = {"Authorization": f"Bearer {USER}"}
-    for method, place in (("GET", "keys"), ("POST", "keys?name=x"), ("DELETE", "keys/x"), ("GET", "settings")):
+    changes = (("POST", "keys?name=x"), ("POST", "keys/x/limits"), ("DELETE", "keys/x"))
+    for method, place in (("GET", "keys"), *changes, ("GET", "settings")):
         assert site.client.request(method, f"/v1/{place}", headers=headers).status_code == 403
 
 

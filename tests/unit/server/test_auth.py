@@ -36,9 +36,11 @@ NEEDED = {
     "/v1/catalog": "admin",
     "/v1/catalog/search": "admin",
     "/v1/catalog/formats": "admin",
+    "/v1/catalog/downloads": "admin",
     "/v1/catalog/{model}": "admin",
     "/v1/keys": "admin",
     "/v1/keys/{key_id}": "admin",
+    "/v1/keys/{key_id}/limits": "admin",
     "/v1/log": "admin",
     "/v1/requests": "admin",
     "/v1/requests/events": "admin",
@@ -52,6 +54,7 @@ NEEDED = {
     "/v1/replicas/{rank}/readmit": "admin",
     "/v1/nodes/{node}/drain": "admin",
     "/v1/nodes/{node}/resume": "admin",
+    "/v1/nodes/{node}/remove": "admin",
 }
 """The role that each route needs. Whoever adds a route decides it here, too."""
 

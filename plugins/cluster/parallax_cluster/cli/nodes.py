@@ -92,6 +92,20 @@ def resume(node: NodeName, url: UrlOption = None) -> None:
     print(f"{name_machine(node)} may get layers again")
 
 
+@app.command()
+def remove(node: NodeName, url: UrlOption = None) -> None:
+    """Remove a machine from the cluster for good.
+
+    It is drained, and then its key admits it no more. No answer is lost; see `parallax nodes drain`. Its links end
+    within a second. It joins again only with a new key of its own, or once `parallax keys allow` has let its key back.
+    """
+    client, machine = Client(find_url(url), TIMEOUT_S), name_machine(node)
+    if machine in {name_machine(each["node"]) for each in client.cluster()["nodes"]}:
+        drain(node, url)
+    client.change_cluster(f"/nodes/{quote(node)}/remove")
+    print(f"{machine} is removed, and its key with it; `parallax keys allow` lets it back")
+
+
 def hide_code(cluster: Cluster) -> None:
     """Take the join code out of the command to join, if there is one."""
     if (plan := cluster["plan"]) is not None and plan["join_command"]:

@@ -158,6 +158,10 @@ class JoinedModel:
         """Drain the machine of a node, or take it back; see `NodePool.note_drained`."""
         await self._rooms.pool.note_drained(node, is_drained=is_drained)
 
+    async def remove_machine(self, node: str) -> None:
+        """Remove the machine of a node for good; see `NodePool.remove`."""
+        await self._rooms.pool.remove(node)
+
     def find_plan(self, join_command: str) -> PlanStatus:
         """Return what is planned; ``join_command`` is shown with it."""
         plan, coordinator = self.coordinator.plan, self.coordinator

@@ -163,6 +163,29 @@ class NodePool:
         await self.drained.note(machine, is_drained=is_drained)
         self.update()
 
+    async def remove(self, node: str) -> None:
+        """Remove the machine of a node, or of that name, for good.
+
+        Its key is not of the cluster any more, and its links end. It may join again with a new key of its own, or once
+        a user has allowed the old one.
+
+        Raises:
+            UnknownName: if no key is kept by which it has joined, or may join.
+            ParallaxError: if its removal cannot be kept.
+        """
+        machine, keys = name_machine(node), self.registry.keys
+        known = await asyncio.to_thread(keys.list_machines) if keys is not None else {}
+        joined = {first.channel.key for first in self.firsts if name_machine(first.name) == machine}
+        gone = {key: machine for name, key in known.items() if name == machine or key in joined}
+        if keys is None or not gone:
+            hint = "`parallax keys list` on the server's machine shows those that may join"
+            raise UnknownName(f"no machine called {machine!r} has joined by a key of its own", hint)
+        await asyncio.to_thread(keys.take_over, {}, gone, {})
+        if machine in self.drained.names:
+            await self.drained.note(machine, is_drained=False)
+        logger.info("machine removed machine=%s", machine)
+        self.update()
+
     def update_leases(self) -> None:
         """Ask nodes to open the leases that any model wants."""
         wanted = [nodes.leases for nodes in self.models.values()]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import ClassVar, cast
 
 import pytest
 
@@ -10,6 +11,7 @@ from parallax_cluster.node.coordinator.drained_machines import DRAINED, DrainedM
 from parallax_cluster.node.coordinator.node_pool import NodePool
 from parallax_cluster.node.coordinator.plan_store import PlanStore
 from parallax_core.base.errors import ParallaxError, UnknownName
+from parallax_core.contracts.joining import MachineKeys
 from plugins.cluster.tests.node.coordinator.planned_cluster import PlannedCluster, coordinated
 from plugins.cluster.tests.node.coordinator.test_coordinator import end, gather
 from tests.unit.node.cluster import open_registry, until
@@ -96,3 +98,30 @@ async def test_node_that_is_not_there_is_not_drained() -> None:
             await pool.note_drained("mini/7", is_drained=True)
         with pytest.raises(UnknownName, match="no node called 'mini/7' is drained"):
             await pool.note_drained("mini/7", is_drained=False)
+
+
+async def test_machine_that_is_removed_has_no_key_any_more() -> None:
+    class Keys:
+        """Keeps the keys of machines."""
+
+        known: ClassVar = {"mini": b"1" * 32, "pi": b"2" * 32}
+        removed: ClassVar[list[tuple[object, ...]]] = []
+
+        def list_machines(self) -> dict[str, bytes]:
+            return dict(self.known)
+
+        def take_over(self, *given: object) -> None:
+            self.removed.append(given)
+
+    async with open_registry() as registry:
+        pool = NodePool(registry)
+        pool.open("toy")
+        with pytest.raises(UnknownName, match="no machine called 'mini' has joined by a key of its own"):
+            await pool.remove("mini/7")
+        registry.keys = cast("MachineKeys", Keys())
+        await pool.drained.note("mini", is_drained=True)
+        await pool.remove("mini/7")
+        assert Keys.removed == [({}, {b"1" * 32: "mini"}, {})]
+        assert pool.drained.names == set()
+        with pytest.raises(UnknownName, match="no machine called 'desk'"):
+            await pool.remove("desk")

@@ -27,6 +27,16 @@ export interface Format {
   size_bytes: number;
 }
 
+export interface Download {
+  model: string;
+  state: "running" | "done" | "failed" | "stopped";
+  task: string | null;
+  done: number;
+  total: number | null;
+  unit: string;
+  error: string | null;
+}
+
 /** The share of the memory beyond its weights that a model needs, at least: KV cache and activations. */
 const BESIDE = 0.1;
 

@@ -18,16 +18,22 @@ export interface Settings {
 
 export const ROLES = ["user", "metrics", "admin"] as const;
 
+export const LIMITS = ["max_concurrent", "max_per_minute", "max_output_tokens"] as const;
+
+/** Each 0: none. */
+export type Limits = Record<(typeof LIMITS)[number], number>;
+
 export interface Key {
   id: string;
   role: (typeof ROLES)[number];
   name: string | null;
+  limits: Limits;
 }
 
 export interface Keys {
   file: string | null;
   has_own_key: boolean;
-  limits: { max_concurrent: number; max_per_minute: number; max_output_tokens: number };
+  limits: Limits;
   data: Key[];
 }
 
