@@ -17,6 +17,8 @@ from parallax_quantize.targets import Target
 MATRIX = re.compile(r"(proj(_\w+)?|w[123]|fc[12]|dense)\.weight$")
 """Matches the ends of the names of matrices in layers; routers, norms and convolutions have others."""
 ENDS = re.compile(r"(embed_tokens|lm_head)\.weight$")
+SENSITIVE = re.compile(r"\.(self_attn\.v_proj|mlp\.down_proj)\.weight$")
+"""Matches the matrices that have more bits in a mix, as in files of llama.cpp and by the recipes of mlx-lm."""
 STACK = re.compile(r"experts\.\w+$")
 """Matches the names of experts that are one tensor."""
 PLAIN_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
@@ -37,9 +39,9 @@ class Choice:
     num_bytes: int
     """What will be written."""
 
-    def list_ends(self) -> list[str]:
-        """Return the modules of quantised matrices outside the layers."""
-        return [name.removesuffix(".weight") for name in self.grids if ENDS.search(name)]
+    def list_modules(self) -> dict[str, Grid]:
+        """Return the grids of quantised matrices by module."""
+        return {name.removesuffix(".weight"): grid for name, grid in self.grids.items()}
 
     def list_plain(self) -> list[str]:
         """Return the modules of matrices that stay as they are."""
@@ -78,7 +80,8 @@ def _choose_grids(
         if isinstance(part, int) and STACK.search(name) and len(shape) > 2:  # noqa: PLR2004 -- outputs and inputs
             raise Unsupported(f"{name} is a stack of experts, which are not quantised", "choose another model")
         is_layer = isinstance(part, int) and MATRIX.search(name) is not None
-        grid = target.layers if is_layer else target.ends if part in ("before", "after") and ENDS.search(name) else None
+        own = target.fine if target.fine and SENSITIVE.search(name) else target.layers
+        grid = own if is_layer else target.ends if part in ("before", "after") and ENDS.search(name) else None
         is_float = tensors[name].kind in PLAIN_BYTES
         if grid is not None and is_float and len(shape) == 2 and shape[1] % grid.group == 0:  # noqa: PLR2004
             yield name, grid

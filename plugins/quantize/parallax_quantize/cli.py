@@ -36,6 +36,7 @@ def quantize(
 
     The layout mlx is read by mlx-lm, and compressed-tensors is that of vLLM and SGLang; Parallax reads both. The
     matrices of layers get the form; embedding and head get 8 bits in mlx, and stay as they are in compressed-tensors.
+    In mlx, int4 is a mix: v_proj and down_proj get 6 bits, about as in Q4_K_M; int4_plain has 4 bits in all layers.
     With --calibrate, the text runs through the layers one by one, and GPTQ rounds each matrix by what it is given;
     without, HQQ chooses the grids of 4 bits. A form such as gguf:Q4_K_M is a GGUF file with the tokenizer in it, for
     llama.cpp, whose types it has; --for, --group and --calibrate do not concern it. Nothing is left if it ends early.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
-SHRINKS = tuple(1 - step / 32 for step in range(12))
+SHRINKS = tuple(1 - step / 32 for step in range(16))
 """The shares of the range of a group that are tried as the range of its grid."""
 NORM = 2.4
 """The power of an error that the range of a group is chosen by (arXiv 2210.17323, as its authors' code has it)."""
@@ -43,8 +43,13 @@ class Grid(Protocol):
     def group(self) -> int:
         """Inputs of a group."""
 
-    def fit(self, groups: torch.Tensor) -> Fitted:
-        r"""Return the grid of each group, float32 [\*, inputs], with all rounding of the format."""
+    def fit(self, groups: torch.Tensor, importance: torch.Tensor | None = None) -> Fitted:
+        r"""Return the grid of each group, with all rounding of the format.
+
+        Args:
+            groups: float32 [\*, inputs].
+            importance: of an error's square at each input, float32 like ``groups``, or fewer dimensions; None: equal.
+        """
 
     def encode(self, values: torch.Tensor, fitted: Fitted) -> torch.Tensor:
         r"""Return the nearest codes, uint8, of values [\*, inputs]."""
@@ -77,7 +82,7 @@ class AffineGrid:
         """The largest code."""
         return int(2**self.bits - 1)
 
-    def fit(self, groups: torch.Tensor) -> Fitted:
+    def fit(self, groups: torch.Tensor, importance: torch.Tensor | None = None) -> Fitted:
         """See `Grid.fit`."""
         low, high = groups.amin(-1), groups.amax(-1)
         if self.has_integer_zero:
@@ -87,10 +92,10 @@ class AffineGrid:
             return best
         if self.finds_zero:
             return self._move_zeros(groups, best)
-        least = self._measure(groups, best)
-        for shrink in SHRINKS[1:]:
-            tried = self._round(low * shrink, high * shrink)
-            error = self._measure(groups, tried)
+        least = self._measure(groups, best, importance)
+        for ends in _list_ranges(low, high):
+            tried = self._round(*ends)
+            error = self._measure(groups, tried, importance)
             is_less = error < least
             least = torch.where(is_less, error, least)
             pairs = ((tried.scale, best.scale), (tried.low, best.low))
@@ -129,8 +134,9 @@ class AffineGrid:
             return Fitted(scale, (low * invert(scale)).round().clamp(-self.top, 0) * scale)
         return Fitted(scale, low.to(self.dtype).float())
 
-    def _measure(self, groups: torch.Tensor, fitted: Fitted) -> torch.Tensor:
-        return (self.decode(self.encode(groups, fitted), fitted) - groups).abs_().pow_(NORM).sum(-1)
+    def _measure(self, groups: torch.Tensor, fitted: Fitted, importance: torch.Tensor | None) -> torch.Tensor:
+        error = self.decode(self.encode(groups, fitted), fitted) - groups
+        return (error.abs_().pow_(NORM) if importance is None else error.square_().mul_(importance)).sum(-1)
 
     def _move_zeros(self, groups: torch.Tensor, fitted: Fitted) -> Fitted:
         """Return grids with the zeros that half-quadratic quantisation finds (Badri and Shaji, 2023)."""
@@ -151,7 +157,7 @@ class FloatGrid:
     bits: int = 4
     group: int = 32
 
-    def fit(self, groups: torch.Tensor) -> Fitted:
+    def fit(self, groups: torch.Tensor, importance: torch.Tensor | None = None) -> Fitted:  # noqa: ARG002
         """See `Grid.fit`: of the power by the largest weight, and the one below and above it, that of least error."""
         exponent = groups.abs().amax(-1).clamp(min=torch.finfo(torch.float32).tiny).log2().floor() - LARGEST_EXPONENT
         tried = torch.stack([exponent - 1, exponent, exponent + 1]).clamp(-E8M0_BIAS, E8M0_BIAS)
@@ -181,6 +187,15 @@ class FloatGrid:
 
     def _measure(self, groups: torch.Tensor, fitted: Fitted) -> torch.Tensor:
         return (self.decode(self.encode(groups, fitted), fitted) - groups).square_().sum(-1)
+
+
+def _list_ranges(low: torch.Tensor, high: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield shorter ranges: on both sides, and on either one."""
+    for shrink in SHRINKS[1:]:
+        cut = (high - low) * (1 - shrink)
+        yield low * shrink, high * shrink
+        yield low + cut, high
+        yield low, high - cut
 
 
 def invert(scale: torch.Tensor) -> torch.Tensor:

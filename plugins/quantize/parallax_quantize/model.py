@@ -45,7 +45,7 @@ class Quantizer:
                 writer.add(name, tensor)
             done += len(self.choice.parts.get(part, ()))
             progress("quantise", done, total, "items")
-        described = self.target.describe(self.choice.list_ends(), self.choice.list_plain())
+        described = self.target.describe(self.choice.list_modules(), self.choice.list_plain())
         writer.close(self.folder, {**read_config(self.folder), **described})
 
     def _make_part(self, part: Part | None) -> Iterator[tuple[str, torch.Tensor]]:

@@ -36,7 +36,7 @@ def round_by_inputs(weight: torch.Tensor, products: torch.Tensor, grid: Grid) ->
     """Round a matrix so that its outputs change least.
 
     Codes are chosen by GPTQ (arXiv 2210.17323), those of the largest inputs first. Then the grids of few bits
-    become those that fit these codes best, by least squares, and codes are chosen once more.
+    become those that fit these codes best, by least squares; and both once more.
 
     Args:
         weight: [out, in].
@@ -47,12 +47,13 @@ def round_by_inputs(weight: torch.Tensor, products: torch.Tensor, grid: Grid) ->
     weight[:, products.diagonal() == 0] = 0  # inputs that are always 0
     order = products.diagonal().argsort(descending=True)
     factor = _factor_inverse(products[order][:, order])
-    fitted = grid.fit(weight.unflatten(1, (-1, grid.group)))
+    fitted = grid.fit(weight.unflatten(1, (-1, grid.group)), products.diagonal().unflatten(0, (-1, grid.group)))
     codes = _choose_codes(weight, order, factor, grid, fitted)
-    better = fit_grids(weight, products, codes, grid, fitted) if grid.bits <= FEW_BITS else fitted
-    if better is fitted:
+    if grid.bits > FEW_BITS:
         return Rounded(codes, fitted)
-    return Rounded(_choose_codes(weight, order, factor, grid, better), better)
+    fitted = fit_grids(weight, products, codes, grid, fitted)
+    codes = _choose_codes(weight, order, factor, grid, fitted)
+    return Rounded(codes, fit_grids(weight, products, codes, grid, fitted))
 
 
 def _choose_codes(
@@ -69,7 +70,7 @@ def _choose_codes(
             code = grid.encode(given[:, None], one)
             codes[:, place] = code[:, 0]
             errors[column] = (given - grid.decode(code, one)[:, 0]) / own[column, column]
-            columns[column:].addr_(own[column, column:], errors[column], alpha=-1)
+            columns[column:].addcmul_(own[column, column:, None], errors[column], value=-1)
         left[:, start + BLOCK :].addmm_(errors.T, factor[start : start + BLOCK, start + BLOCK :], alpha=-1)
     return codes
 
@@ -91,12 +92,10 @@ def _factor_inverse(products: torch.Tensor) -> torch.Tensor:
     while True:
         damped = products.double()
         damped.diagonal().add_(damping * mean + (products.diagonal() == 0))
-        lower, failed = torch.linalg.cholesky_ex(damped)
-        if not failed:
-            inverse = torch.cholesky_inverse(lower)
-            upper, failed = torch.linalg.cholesky_ex(inverse, upper=True)
-            if not failed:
-                return upper.float()
+        factor, failed = torch.linalg.cholesky_ex(damped.flip(0, 1))
+        if not failed:  # with both orders turned back, it is upper, and times its transpose the products
+            identity = torch.eye(len(damped), dtype=torch.float64)
+            return torch.linalg.solve_triangular(factor.flip(0, 1), identity, upper=True).float()
         damping *= 10
         if damping > MOST_DAMPING:
             raise ValueError("the inputs of a matrix are not finite")

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional
 
 from parallax_core.api import UsageError
-from parallax_quantize.forms import BITS, Layout
+from parallax_quantize.forms import BITS, MIX, Layout
 from parallax_quantize.grids import AffineGrid, FloatGrid, Grid
-from parallax_quantize.rounding import Rounded
+from parallax_quantize.rounding import ROWS, Rounded
 
 Packed = dict[str, torch.Tensor]
 """The tensors of a weight, by their last word."""
 ENDS_BITS = 8
 """Of embedding and head, where they are quantised: few numbers, and the most sensitive to rounding."""
+FINE_BITS = 6
+"""Of the more sensitive matrices of a mix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ class Target:
     """The grid of the matrices of layers."""
     ends: Grid | None
     """The grid of embedding and head; None: they stay as they are."""
+    fine: Grid | None = None
+    """The grid of the more sensitive matrices of layers, see `choice.SENSITIVE`; None: that of the others."""
 
     def pack(self, rounded: Rounded, grid: Grid, dtype: torch.dtype) -> Packed:
         """Return the tensors of a rounded matrix."""
@@ -47,16 +53,16 @@ class Target:
             "weight_shape": torch.tensor(rounded.codes.shape),
         }
 
-    def describe(self, ends: Sequence[str], plain: Sequence[str]) -> dict[str, Any]:
+    def describe(self, grids: Mapping[str, Grid], plain: Sequence[str]) -> dict[str, Any]:
         """Return what config.json says of the weights.
 
         Args:
-            ends: the modules whose matrices have the grid `ends`.
+            grids: those of matrices, by module.
             plain: the modules whose matrices are not quantised.
         """
-        own = describe_grid(self.layers)
         if self.layout == "mlx":
-            both = {**own, **({stem: describe_grid(self.ends) for stem in ends} if self.ends else {})}
+            others = {stem: describe_grid(grid) for stem, grid in grids.items() if grid != self.layers}
+            both = {**describe_grid(self.layers), **others}
             return {"quantization": both, "quantization_config": both}
         weights = {"num_bits": self.layers.bits, "type": "int", "symmetric": False, "strategy": "group"}
         group = {"targets": ["Linear"], "weights": {**weights, "group_size": self.layers.group, "dynamic": False}}
@@ -89,12 +95,18 @@ def find_target(name: str, layout: Layout, group: int, dtype: torch.dtype) -> Ta
             raise UsageError("mxfp4 is written for mlx, in groups of 32", "leave --for and --group out")
         return Target(name, layout, FloatGrid(), AffineGrid(ENDS_BITS, group, dtype))
     grid = AffineGrid(BITS[name], group, dtype, has_integer_zero=layout != "mlx")
-    return Target(name, layout, grid, replace(grid, bits=ENDS_BITS) if layout == "mlx" else None)
+    if layout != "mlx":
+        return Target(name, layout, grid, ends=None)
+    fine = replace(grid, bits=FINE_BITS) if name == MIX else None
+    return Target(name, layout, grid, replace(grid, bits=ENDS_BITS), fine)
 
 
 def pack_codes(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    """Return codes, uint8 [rows, n] of 4 or 8 bits, in words int32 [rows, n * bits / 32], the first one lowest."""
-    codes = functional.pad(codes, (0, -codes.shape[1] % (32 // bits)))
-    if bits == 4:  # noqa: PLR2004 -- two in a byte
-        codes = codes[:, 0::2] | codes[:, 1::2] << 4
-    return codes.contiguous().view(torch.int32)
+    """Return codes, uint8 [rows, n] of some bits, in words int32 [rows, n * bits / 32], the first one lowest."""
+    codes = functional.pad(codes, (0, -codes.shape[1] % (32 // gcd(bits, 32))))
+    return torch.cat([_pack_rows(rows, bits) for rows in codes.split(ROWS)])
+
+
+def _pack_rows(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    digits = np.unpackbits(codes.numpy()[..., None], axis=-1, count=bits, bitorder="little")
+    return torch.from_numpy(np.packbits(digits.reshape(len(codes), -1), axis=1, bitorder="little")).view(torch.int32)

@@ -66,7 +66,7 @@ def compute(folder: Path) -> Any:
         return model(torch.tensor(IDS)).logits[0].numpy()
 
 
-@pytest.mark.parametrize("form", ["int8", "int4", "mxfp4"])
+@pytest.mark.parametrize("form", ["int8", "int4", "int4_plain", "mxfp4"])
 def test_mlx_lm_reads_what_is_written(plain: Path, tmp_path: Path, form: str) -> None:
     out = tmp_path / "out"
     assert "read by mlx-lm" in quantize(plain, "--to", form, "--out", out)
@@ -74,7 +74,7 @@ def test_mlx_lm_reads_what_is_written(plain: Path, tmp_path: Path, form: str) ->
     model.set_dtype(mx.float32)
     found = np.array(model(mx.array(IDS))[0].astype(mx.float32))
     np.testing.assert_allclose(found, read_floats(out, tmp_path / "read"), rtol=2e-3, atol=2e-3)
-    assert np.abs(found - compute(plain)).mean() < {"int8": 0.04, "int4": 0.3, "mxfp4": 0.6}[form]
+    assert np.abs(found - compute(plain)).mean() < {"int8": 0.04, "int4": 0.25, "int4_plain": 0.3, "mxfp4": 0.6}[form]
     assert (out / "tokenizer.json").read_bytes() == (plain / "tokenizer.json").read_bytes()
 
 
