@@ -44,6 +44,19 @@ def test_size_is_that_of_the_loaded_weights(tmp_path: Path, kind: str, method: s
         assert size.weigh(layers) == pytest.approx(loaded, rel=MOST)
 
 
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("kind", ["llama", "qwen3_moe", "deepseek_v3"])
+def test_size_of_weights_that_torch_rounds_is_that_of_the_loaded_ones(tmp_path: Path, kind: str, weights: str) -> None:
+    """Of int4, attention and both ends are in 8 bits."""
+    save_family(kind, tmp_path, **WIDE | MEDIUM)
+    host, plan = PluginHost.prepare(), StagePlan(model=tmp_path, memory_fraction=0.01, options={"weights": weights})
+    offer = host.backends().get("torch")
+    size, stage = measure_loaded(host, offer, plan), open_stage(host, offer, plan)
+    assert size is not None
+    assert size.weigh() == pytest.approx(stage.info.weight_bytes, rel=MOST)
+    stage.close()
+
+
 OPEN = """
 import sys
 from pathlib import Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -24,6 +25,9 @@ KIND_BYTES: dict[WeightKind, float] = {
     "int4": 0.625,
 }
 """The bytes of a number in a matrix on a CPU, with its share of scales and offsets."""
+ATTENTION = re.compile(r"\b(self_attn|linear_attn)\.")
+"""Matches the names of the part of a layer that combines tokens; see `LayerFactory.choose_kind`."""
+ENDS = {"before", "after"}
 KERNELS = Path(__file__).with_name("kernels")
 """The folder of the compiled library, if it was built."""
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -73,7 +77,8 @@ def _find_kind(plan: StagePlan, settings: TorchSettings, stored: Sequence[Stored
 
 
 def _weigh_on_cpu(plan: StagePlan, settings: TorchSettings, stored: Sequence[StoredWeight]) -> Weigh:
-    item = KIND_BYTES[_find_kind(plan, settings, stored)]
+    kind = _find_kind(plan, settings, stored)
+    item, fine = KIND_BYTES[kind], KIND_BYTES["int8" if kind == "int4" else kind]
 
     def weigh(weight: StoredWeight) -> float:
         if weight.form and settings.weights == "auto" and plan.dtype != "float32":
@@ -82,7 +87,8 @@ def _weigh_on_cpu(plan: StagePlan, settings: TorchSettings, stored: Sequence[Sto
         if _is_coded(weight) and settings.weights == "auto" and plan.dtype != "float32":
             kept = import_module("parallax_backend_torch.grid_rows").find_product(weight.grid)
             return KIND_BYTES[kept or "int8"] * weight.numbers
-        return (item if weight.is_matrix else VECTOR_BYTES) * weight.numbers
+        size = fine if weight.part in ENDS or ATTENTION.search(weight.name) else item
+        return (size if weight.is_matrix else VECTOR_BYTES) * weight.numbers
 
     return weigh
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -14,10 +13,8 @@ from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.kernels.rows import Rows, TensorRows, WeightKind
 from parallax_backend_torch.layer_factory import LayerFactory, Purpose
 from parallax_backend_torch.mxfp4 import MicroRows, widen_blocks
+from parallax_backend_torch.sizes import ATTENTION
 from parallax_backend_torch.tensor_file import FileRows, TensorFile
-
-ATTENTION = re.compile(r"\b(self_attn|linear_attn)\.")
-"""Matches the names of the part of a layer that combines tokens."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -77,6 +77,10 @@ class StoredWeight:
     """Whether it belongs to experts that tokens are routed to."""
     sides: int = 0
     """Its rows and columns together, if it is a plain matrix; 0: unknown."""
+    part: Part = "every"
+    """The part of the model that it belongs to."""
+    name: str = ""
+    """As stored; empty: unknown."""
 
 
 Weigh = Callable[[StoredWeight], float]
@@ -212,7 +216,7 @@ def _list_stored(folder: Path, shape: ModelShape, find_part: FindPart) -> Iterat
         assert part is not None
         if isinstance(part, int) and tables[part] and weight.numbers >= tables[part]:
             continue  # its rows stay in the file
-        yield part, replace(weight, is_expert=EXPERT.search(name) is not None)
+        yield part, replace(weight, is_expert=EXPERT.search(name) is not None, part=part, name=name)
 
 
 def _join_tensors(located: Mapping[str, TensorLocation], config: Settings) -> Iterator[tuple[str, StoredWeight]]:
@@ -282,8 +286,9 @@ def _guess_stored(folder: Path, shape: ModelShape) -> Iterator[tuple[Part, Store
         yield number, describe(layer.weights - layer.table_weights - experts, is_plain=is_plain)
         if experts:
             yield number, describe(experts, is_plain=not method, is_expert=True)
-    yield "before", describe(shape.before_weights, is_plain=method not in ENDS_TOO)
-    yield "after", describe(shape.after_weights, is_plain=method not in ENDS_TOO)
+    ends: list[tuple[Part, int]] = [("before", shape.before_weights), ("after", shape.after_weights)]
+    for end, numbers in ends:
+        yield end, replace(describe(numbers, is_plain=method not in ENDS_TOO), part=end)
 
 
 def _find_dtype(config: Settings) -> str:
