@@ -11,7 +11,7 @@ from huggingface_hub import close_session
 from transformers import AutoConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as NAMES
 
-from parallax_core.api import Backend, LayerRange, Stage, StagePlan, Unsupported, silent
+from parallax_core.api import LayerRange, Stage, StagePlan, Unsupported, silent
 from parallax_core.checkpoint.reader import find_missing, find_names
 from parallax_core.models.catalog import Catalog
 from parallax_core.models.layer_fetch import LayerFetcher
@@ -20,7 +20,7 @@ from parallax_core.plugins.host import PluginHost
 from parallax_core.testing.checks.chain import Chain
 from parallax_models.check.report import check
 from tests.support import checkpoints
-from tests.support.checkpoints import EXPERTS, find_layer
+from tests.support.checkpoints import EXPERTS, LATENT, find_layer
 from tests.support.fakehub import FakeHub
 from tests.support.families import Family, Trial, run_chunks
 from tests.support.mlx_backend import BroughtMlx
@@ -31,14 +31,25 @@ KINDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "apertus": ({}, "", "has no 'mlp_bias'"),
     "bloom": ({"n_head": 4, "n_layer": 4}, "has no layers", "no architecture called 'bloom'"),
     "cohere2": ({}, "", ""),
+    "exaone_moe": (
+        EXPERTS | {"layer_types": ["full_attention"] * 4, "n_group": 1, "num_shared_experts": 1, "topk_group": 1},
+        "",
+        "no 'is_moe_layer'",
+    ),
     "granitemoe": (EXPERTS, "", ""),
     "helium": ({}, "", ""),
     "jamba": ({}, "has no norm", "does not read rope_theta"),
+    "minimax": (
+        EXPERTS | {"block_size": 8, "layer_types": ["linear_attention", "full_attention"] * 2},
+        "a cache other",
+        "no 'shared_intermediate_size'",
+    ),
     "mamba": ({}, "has no embed_tokens", "does not read rope_theta"),
     "nemotron": ({}, "", ""),
     "olmoe": (EXPERTS, "", ""),
     "opt": ({"ffn_dim": 48, "word_embed_proj_dim": 32}, "has no norm", "no architecture called 'opt'"),
     "stablelm": ({}, "", ""),
+    "youtu": (LATENT, "differ in width", "no architecture called 'youtu'"),
 }
 """Model types, their settings, and the words of the refusal on torch and on MLX; empty where they run."""
 UNUSUAL = "inkling_text"
@@ -55,12 +66,15 @@ def test_model_without_an_adapter_runs_or_is_refused_for_a_reason(
 ) -> None:
     changes, on_torch, on_mlx = KINDS[kind]
     monkeypatch.setitem(checkpoints.OTHERS, kind, changes)
-    backend: Backend = TorchBackend() if name == "torch" else BroughtMlx()
+    backend: TorchBackend | BroughtMlx = TorchBackend() if name == "torch" else BroughtMlx()
     family, words = Family(kind, tmp_path, backend), on_torch if name == "torch" else on_mlx
     if words:
         with pytest.raises(Unsupported, match=words):
+            backend.check_model(StagePlan(model=tmp_path))
+        with pytest.raises(Unsupported):
             family.open_chain(())
         return
+    backend.check_model(StagePlan(model=tmp_path))
     with family.open_chain(()) as chain:
         run_chunks(trial := Trial(family, chain), 30, 7)
         assert trial.find_error() < 1e-4

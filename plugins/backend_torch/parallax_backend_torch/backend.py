@@ -70,7 +70,7 @@ class TorchBackend:
         """Refuse a model by its config.json; see `parallax_core.api.ModelChecker.check_model`."""
         config = Config(read_config(plan.model))
         model = _find_model(plan, config)
-        shape = model.shape if model else _sketch_generic(plan, config)[1]
+        shape = model.shape if model else _check_generic(plan, config)
         layers = choose_layers(plan, shape.num_layers)
         for index in range(layers.start, layers.stop):
             if model:
@@ -136,6 +136,13 @@ def _sketch_generic(plan: StagePlan, config: Config) -> tuple[Any, Shape]:
         raise Unsupported(message, "pip install -U parallax-models transformers, which know many models")
     found: tuple[Any, Shape] = import_module("parallax_backend_torch.transformers_model").read_sketch(plan.model)
     return found
+
+
+def _check_generic(plan: StagePlan, config: Config) -> Shape:
+    """Return the shape of a model of transformers; raises Unsupported as `_sketch_generic`, or `check_sketch`, does."""
+    sketch, shape = _sketch_generic(plan, config)
+    import_module("parallax_backend_torch.sketch_check").check_sketch(sketch)
+    return shape
 
 
 def _load_generic(plan: StagePlan, config: Config) -> LoadedLayers:

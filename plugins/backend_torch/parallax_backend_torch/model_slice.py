@@ -158,7 +158,7 @@ def fill_model(model: Any, selection: Selection, weights: Weights) -> tuple[Sect
 def _fill_ends(decoder: Any, head: Any, selection: Selection, weights: Weights) -> Product | None:  # noqa: ANN401
     packed = weights.make_linear("embed_tokens", purpose="ends") if selection.has_embedding else None
     if selection.layers.start == 0 and packed:
-        decoder.embed_tokens.forward = Gather(packed, _find_scale(decoder.embed_tokens))
+        decoder.embed_tokens.forward = Gather(packed, find_scale(decoder.embed_tokens))
     if not selection.is_last:
         return None
     last = packed if selection.is_tied and packed else weights.make_linear("lm_head", purpose="ends")
@@ -166,7 +166,7 @@ def _fill_ends(decoder: Any, head: Any, selection: Selection, weights: Weights) 
     return head.forward  # type: ignore[no-any-return]
 
 
-def _find_scale(embedding: Any) -> float:  # noqa: ANN401 -- any module
+def find_scale(embedding: Any) -> float:  # noqa: ANN401 -- any module
     """Return the factor of an embedding's rows; 1 for most models."""
     plain = 1.0 if type(embedding) is torch.nn.Embedding else None
     scale = getattr(embedding, "scalar_embed_scale", plain)
@@ -184,7 +184,8 @@ def _convert(
 ) -> dict[str, torch.Tensor]:
     """Return the own tensors of a module that the checkpoint has in another form, by name."""
     found = {}
-    for name, parameter in module._parameters.items():  # noqa: SLF001 -- named_parameters would leave out shared ones
+    own = {**module._parameters, **module._buffers}  # noqa: SLF001 -- named_parameters would leave out shared ones
+    for name, parameter in own.items():
         conversion = None if weights.has(prefix + name) else conversions.get(prefix + name)
         if parameter is not None and conversion is not None:
             found[name] = conversion.make(prefix + name, model, weights.read_plain)
@@ -207,7 +208,7 @@ def _fill_module(module: Any, prefix: str, weights: Weights, made: Mapping[str, 
                 _check_shape(prefix + name, parameter, weights)
             found = own.keep_stack(made[name] if name in made else own.read_plain(name))
             module._parameters[name] = torch.nn.Parameter(found, requires_grad=False)  # noqa: SLF001
-    for name, found in _remake_buffers(module, prefix, weights):
+    for name, found in _remake_buffers(module, prefix, weights, made):
         module._buffers[name] = found.to(weights.factory.device)  # noqa: SLF001 -- with the dtype of transformers
 
 
@@ -221,11 +222,17 @@ def _refuse(name: str) -> Unsupported:
     return Unsupported(message, "choose another backend")
 
 
-def _remake_buffers(module: Any, prefix: str, weights: Weights) -> Iterator[tuple[str, torch.Tensor]]:  # noqa: ANN401
+def _remake_buffers(
+    module: Any,  # noqa: ANN401 -- any module
+    prefix: str,
+    weights: Weights,
+    converted: Mapping[str, torch.Tensor],
+) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the buffers of a module: those in the checkpoint, and those computed from its settings."""
     names = [name for name, buffer in module._buffers.items() if buffer is not None]  # noqa: SLF001
-    stored = [name for name in names if weights.has(prefix + name)]
-    yield from ((name, weights.read_plain(prefix + name)) for name in stored)
+    stored = [name for name in names if name in converted or weights.has(prefix + name)]
+    for name in stored:
+        yield name, converted[name] if name in converted else weights.read_plain(prefix + name)
     if len(stored) < len(names):
         try:
             made = type(module)(module.config)

@@ -180,7 +180,8 @@ def _stretch_yarn(frequencies: torch.Tensor, settings: Mapping[str, Any], config
 
     low = find_place(float(settings.get("beta_fast") or 32))
     high = find_place(float(settings.get("beta_slow") or 1))
-    if settings.get("truncate", True):
+    table = config.table("rope_parameters") or config.table("rope_scaling")
+    if table.get("truncate", True):  # not of each kind of layer
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0.0), min(high, width - 1.0)
     ramp = (torch.arange(len(frequencies), dtype=torch.float32) - low) / ((high - low) or 0.001)

@@ -115,6 +115,11 @@ CASES: dict[str, tuple[str, Json, Callable[[Json], Json]]] = {
         {"rope_parameters": dict.fromkeys(SLIDING, HALF["rope_parameters"])},
         dict,
     ),
+    "a range of yarn that is not read": (
+        "olmo3",
+        {"rope_parameters": dict.fromkeys(SLIDING, THETA | YARN | {"truncate": False, "beta_fast": 8.0})},
+        dict,
+    ),
     "yarn where no position is known": ("kimi_linear", WARM, dict),
     "yarn where no position is known, between streams": ("glm5_next", WARM, dict),
     "yarn whose scores are warmer": ("hy_v4", WARM, dict),
