@@ -252,8 +252,15 @@ def make_key(page: Page, server: Server) -> str:
     page.get_by_role("link", name="Settings").click()
     expect(page.get_by_role("row", name="api_key_file")).to_contain_text("--api-key-file")
     page.get_by_label("Whose it is").fill("Eve")
+    page.get_by_role("form", name="Make a key").get_by_label("Requests at once").fill("2")
     page.get_by_role("button", name="Make a key").click()
     key = page.locator(".command code").inner_text()
+    row = page.get_by_role("row", name="Eve")
+    row.get_by_role("button", name="Limit").click()
+    form = page.get_by_role("form", name="Limits of Eve")
+    form.get_by_label("Requests a minute").fill("600")
+    form.get_by_role("button", name="Set").click()
+    expect(row).to_contain_text("Requests at once: 2, Requests a minute: 600")
     wait_for_status(server, key, 200)
     return key
 

@@ -94,7 +94,7 @@ def test_answer_goes_on_when_the_server_is_started_again(
 def test_machine_that_joins_appears_and_one_that_dies_goes(
     browser: Browser, split: Path, model_home: Path, tmp_path: Path
 ) -> None:
-    homes = {name: make_home(tmp_path / name, model_home) for name in ("first", "one", "two")}
+    homes = {name: make_home(tmp_path / name, model_home) for name in ("first", "one", "two", "three")}
     log = tmp_path / "log"
     with ExitStack() as stack:
         process, code = stack.enter_context(coordinating(homes["first"], log, "--nodes", "2", model=split))
@@ -112,6 +112,11 @@ def test_machine_that_joins_appears_and_one_that_dies_goes(
         expect(row).to_be_visible(timeout=SLOWLY_MS)
         os.kill(pid, signal.SIGKILL)
         expect(row).to_have_count(0, timeout=SLOWLY_MS)
+        row = page.get_by_role("row", name=f"/{join('three')}")
+        row.get_by_role("button", name="Drain").click(timeout=SLOWLY_MS)
+        page.once("dialog", lambda dialog: dialog.accept())
+        row.get_by_role("button", name="Remove").click(timeout=SLOWLY_MS)
+        expect(row).to_have_count(0, timeout=SLOWLY_MS)
         expect(page.get_by_text("Ready").first).to_be_visible()
         watch.check()
         server.end(signal.SIGTERM)
@@ -127,10 +132,17 @@ def test_model_is_fetched_with_its_progress_and_switched_to(
         hub.faults.append(Fault("", pause_s=0.02, times=1000))
         with serving(home, tmp_path / "log", "--memory", "2") as (server, _):
             page, watch = open_page(browser, server, "/app/#/models")
+            page.get_by_label("Model: a folder").fill("org/tiny")
+            page.get_by_role("button", name="Download").click()
+            fetched = page.get_by_role("listitem").filter(has_text="org/tiny")
+            expect(fetched).to_contain_text("is being fetched")
+            expect(fetched.get_by_role("progressbar")).to_be_visible(timeout=SLOWLY_MS)
+            fetched.get_by_role("button", name="Stop").click()
+            expect(fetched).to_contain_text("was stopped")
             page.get_by_placeholder("A part of the model's name").fill("TINY")
             page.get_by_role("button", name="Search").click()
-            page.get_by_text("org/tiny").click()
-            formats = page.locator(".formats")
+            page.locator("summary", has_text="org/tiny").click()
+            formats = page.locator("details .formats")
             expect(formats).to_contain_text("fits")
             formats.get_by_role("button", name="Choose").click()
             expect(page.get_by_label("Model: a folder")).to_have_value("org/tiny")

