@@ -122,6 +122,26 @@ def test_machine_that_joins_appears_and_one_that_dies_goes(
         server.end(signal.SIGTERM)
 
 
+def download_and_stop(page: Page) -> None:
+    page.get_by_label("Model: a folder").fill("org/tiny")
+    page.get_by_role("button", name="Download").click()
+    fetched = page.get_by_role("listitem").filter(has_text="org/tiny")
+    expect(fetched).to_contain_text("is being fetched")
+    expect(fetched.get_by_role("progressbar")).to_be_visible(timeout=SLOWLY_MS)
+    fetched.get_by_role("button", name="Stop").click()
+    expect(fetched).to_contain_text("was stopped")
+
+
+def choose_on_hub(page: Page) -> None:
+    page.get_by_placeholder("A part of the model's name").fill("TINY")
+    page.get_by_role("button", name="Search").click()
+    page.locator("summary", has_text="org/tiny").click()
+    formats = page.locator("details .formats")
+    expect(formats).to_contain_text("fits")
+    formats.get_by_role("button", name="Choose").click()
+    expect(page.get_by_label("Model: a folder")).to_have_value("org/tiny")
+
+
 def test_model_is_fetched_with_its_progress_and_switched_to(
     browser: Browser, home: Path, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,20 +152,8 @@ def test_model_is_fetched_with_its_progress_and_switched_to(
         hub.faults.append(Fault("", pause_s=0.02, times=1000))
         with serving(home, tmp_path / "log", "--memory", "2") as (server, _):
             page, watch = open_page(browser, server, "/app/#/models")
-            page.get_by_label("Model: a folder").fill("org/tiny")
-            page.get_by_role("button", name="Download").click()
-            fetched = page.get_by_role("listitem").filter(has_text="org/tiny")
-            expect(fetched).to_contain_text("is being fetched")
-            expect(fetched.get_by_role("progressbar")).to_be_visible(timeout=SLOWLY_MS)
-            fetched.get_by_role("button", name="Stop").click()
-            expect(fetched).to_contain_text("was stopped")
-            page.get_by_placeholder("A part of the model's name").fill("TINY")
-            page.get_by_role("button", name="Search").click()
-            page.locator("summary", has_text="org/tiny").click()
-            formats = page.locator("details .formats")
-            expect(formats).to_contain_text("fits")
-            formats.get_by_role("button", name="Choose").click()
-            expect(page.get_by_label("Model: a folder")).to_have_value("org/tiny")
+            download_and_stop(page)
+            choose_on_hub(page)
             page.get_by_role("button", name="Switch to it").click()
             card = page.locator("section.card", has=page.get_by_role("heading", name="org/tiny"))
             expect(card.get_by_role("progressbar")).to_be_visible(timeout=SLOWLY_MS)

@@ -29,14 +29,14 @@ def make_stacks(dtype: mx.Dtype = mx.float32) -> AdapterStacks:
     return stacks
 
 
-def draw(inputs: int, outputs: int, rank: int, seed: int) -> tuple[LowRank, np.ndarray]:  # type: ignore[type-arg]
+def draw(inputs: int, outputs: int, rank: int, seed: int) -> tuple[LowRank, np.ndarray]:
     random = np.random.default_rng(seed)
     a, b = (random.normal(size=shape).astype(np.float32) for shape in ((rank, inputs), (outputs, rank)))
     parts = [Tensor("float32", each.shape, each.data.cast("B")) for each in (a, b)]
     return LowRank(parts[0], parts[1], 2.0), 2 * b @ a
 
 
-def read(stacks: AdapterStacks, name: str, placed: PlacedAdapter, expert: int = 0) -> np.ndarray:  # type: ignore[type-arg]
+def read(stacks: AdapterStacks, name: str, placed: PlacedAdapter, expert: int = 0) -> np.ndarray:
     """Return what an adapter adds to a matrix."""
     a, b = stacks.by_module[name].pair
     number = placed.place * stacks.shapes[name].experts + expert
