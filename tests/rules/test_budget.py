@@ -45,7 +45,7 @@ BUDGETS = {
     "plugins/openapi": 550,
     "plugins/operate": 2_020,
     "plugins/policies": 800,
-    "plugins/quantize": 2_400,
+    "plugins/quantize": 2_910,
     "plugins/sampling_torch": 1_500,
     "plugins/scaffold": 400,
     "plugins/server_gradient": 1_000,

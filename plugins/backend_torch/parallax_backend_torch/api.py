@@ -25,6 +25,7 @@ from parallax_backend_torch.experts import (
     build_experts,
     build_groups,
     build_shared,
+    find_mixtral,
     name_experts,
 )
 from parallax_backend_torch.heads import Attention, Heads, Look, Warmth, read_heads
@@ -162,6 +163,7 @@ __all__ = [
     "choose_blocks",
     "convolve",
     "find_longest",
+    "find_mixtral",
     "keep_indexed",
     "list_rows",
     "make_rope",

@@ -109,6 +109,12 @@ NUMBERED = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 """The names of the matrices of an expert, and those in files of Mixtral and many others; see `Weights.rename`."""
 
 
+def find_mixtral(weights: Weights) -> Weights:
+    """Return the weights of Mixtral's experts by the names of others: w1, w3 and w2, unless mlx-lm has stacked them."""
+    weights = weights.within("block_sparse_moe")
+    return weights if weights.has("switch_mlp.gate_proj.weight") else weights.rename(**NUMBERED)
+
+
 def build_experts(
     weights: Weights, num: int, stacks: tuple[str, str] = STACKS, clamp: Clamp | None = None
 ) -> list[Expert | ClampedMlp]:

@@ -91,16 +91,17 @@ class Weights:
         parts = [ModulePart(self._spell(name), size * place, size) for place, name in enumerate(names)]
         return made if self.factory.adapters is None else self.factory.adapters.wrap(made, parts)
 
-    def make_stacked(self, part: tuple[int, int], *names: str) -> Packed:
+    def make_stacked(self, part: tuple[int, int], *names: str, bias: torch.Tensor | None = None) -> Packed:
         """Return one matrix of each of the stacks ``NAME.weight``, [number, out, in], as one, stacked by rows.
 
         Args:
             part: the number of the matrix, from 0 on in order, and the number of matrices.
             names: of the stacks.
+            bias: of the matrix.
         """
         stored = [self._spell(f"{name}.weight") for name in names]
         rows = FileRows(self.file, stored, part)
-        made = self._keep_rows(stored[0], rows, None, self.factory.choose_kind(rows.stored, "layer"))
+        made = self._keep_rows(stored[0], rows, bias, self.factory.choose_kind(rows.stored, "layer"))
         if part[0] == part[1] - 1:
             rows.close()
         return made

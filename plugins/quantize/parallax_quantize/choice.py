@@ -11,6 +11,7 @@ from pathlib import Path
 from parallax_core.api import ParallaxError, Part, Unsupported, read_config
 from parallax_core.api.source import TensorLocation, find_locations, find_missing
 from parallax_formats import name_method
+from parallax_quantize.experts import ExpertTensor, find_experts
 from parallax_quantize.grids import FloatGrid, Grid
 from parallax_quantize.targets import Target
 
@@ -19,8 +20,6 @@ MATRIX = re.compile(r"(proj(_\w+)?|w[123]|fc[12]|dense)\.weight$")
 ENDS = re.compile(r"(embed_tokens|lm_head)\.weight$")
 SENSITIVE = re.compile(r"\.(self_attn\.v_proj|mlp\.down_proj)\.weight$")
 """Matches the matrices that have more bits in a mix, as in files of llama.cpp and by the recipes of mlx-lm."""
-STACK = re.compile(r"experts\.\w+$")
-"""Matches the names of experts that are one tensor."""
 PLAIN_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 BYTE_BITS = 8
 
@@ -35,7 +34,9 @@ class Choice:
     grids: dict[str, Grid]
     """By name."""
     parts: dict[Part | None, list[str]]
-    """The names of the tensors of each part, in the order in which they are written."""
+    """The names of the tensors of each part, in the order in which they are written; without those of experts."""
+    experts: dict[Part | None, list[ExpertTensor]]
+    """The matrices and biases of experts, by part."""
     num_bytes: int
     """What will be written."""
 
@@ -53,23 +54,35 @@ def choose(folder: Path, target: Target, find_part: FindPart) -> Choice:
     """Return what becomes of each tensor of a model.
 
     Raises:
-        Unsupported: if the model is quantised already, has experts in stacks, or nothing that can be quantised.
+        Unsupported: if the model is quantised already, has experts that are not known, or nothing to quantise.
         ParallaxError: if a part of the model is not here.
     """
-    if method := name_method(read_config(folder)):
+    config = read_config(folder)
+    if method := name_method(config):
         raise Unsupported(f"{folder.name} is quantised already: {method}", "quantise the model in full precision")
     if find_missing(folder):
         raise ParallaxError(f"a part of {folder.name} is not on this machine", "fetch it with `parallax models pull`")
     tensors = {each.name: each for path in sorted(folder.glob("*.safetensors")) for each in find_locations(path)}
     parts: dict[Part | None, list[str]] = {}
-    for name in sorted(tensors, key=_sort_naturally):
+    experts: dict[Part | None, list[ExpertTensor]] = {}
+    for each in find_experts(str(config.get("model_type")), tensors):
+        experts.setdefault(find_part(each.names[0]), []).append(each)
+        if not each.is_bias and each.shape[-1] % target.layers.group:
+            message = f"the experts of {each.module} have {each.shape[-1]} inputs, no groups of {target.layers.group}"
+            raise Unsupported(message, "try --group")
+    of_experts = {name for found in experts.values() for each in found for name in each.names}
+    for name in sorted(tensors.keys() - of_experts, key=_sort_naturally):
         parts.setdefault(find_part(name), []).append(name)
     grids = {name: grid for part, names in parts.items() for name, grid in _choose_grids(tensors, part, names, target)}
-    if not grids:
+    if not grids and not experts:
         raise Unsupported(
             f"{folder.name} has no matrix whose inputs are groups of {target.layers.group}", "try --group"
         )
-    return Choice(tensors, grids, parts, sum(_count_bytes(each, grids.get(name)) for name, each in tensors.items()))
+    sizes = (
+        _count_bytes(each, target.layers if name in of_experts and len(each.shape) > 1 else grids.get(name))
+        for name, each in tensors.items()
+    )
+    return Choice(tensors, grids, parts, experts, sum(sizes))
 
 
 def _choose_grids(
@@ -77,8 +90,6 @@ def _choose_grids(
 ) -> Iterator[tuple[str, Grid]]:
     for name in names:
         shape = tensors[name].shape
-        if isinstance(part, int) and STACK.search(name) and len(shape) > 2:  # noqa: PLR2004 -- outputs and inputs
-            raise Unsupported(f"{name} is a stack of experts, which are not quantised", "choose another model")
         is_layer = isinstance(part, int) and MATRIX.search(name) is not None
         own = target.fine if target.fine and SENSITIVE.search(name) else target.layers
         grid = own if is_layer else target.ends if part in ("before", "after") and ENDS.search(name) else None

@@ -38,12 +38,14 @@ class Quantizer:
         """Write the model, the layers in order."""
         numbers = sorted(part for part in self.choice.parts if isinstance(part, int))
         order: list[Part | None] = ["before", "every", *numbers, "after", None]
-        done, total = 0, len(self.choice.tensors)
+        done, total = 0, sum(map(len, self.choice.parts.values())) + sum(map(len, self.choice.experts.values()))
         progress("quantise", done, total, "items")
         for part in order:
             for name, tensor in self._make_part(part):
                 writer.add(name, tensor)
-            done += len(self.choice.parts.get(part, ()))
+            for name, tensor in self._make_experts(part):
+                writer.add(name, tensor)
+            done += len(self.choice.parts.get(part, ())) + len(self.choice.experts.get(part, ()))
             progress("quantise", done, total, "items")
         described = self.target.describe(self.choice.list_modules(), self.choice.list_plain())
         writer.close(self.folder, {**read_config(self.folder), **described})
@@ -61,6 +63,23 @@ class Quantizer:
             stem = name.removesuffix("weight")
             for word, each in self.target.pack(made, grid, tensor.dtype).items():
                 yield stem + word, each
+
+    def _make_experts(self, part: Part | None) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the tensors of experts, each rounded by itself: a text may give some of them nothing."""
+        grid = self.target.layers
+        for each in self.choice.experts.get(part, ()):
+            found = {
+                name: read_tensor(tensor) for name, tensor in read_tensors(self.folder, each.names.__contains__, silent)
+            }
+            whole = each.make(found)
+            if each.is_bias:
+                yield from self.target.name_bias(each, whole)
+                continue
+            for stem, matrices in self.target.divide(each, whole):
+                rounded = round_plain(matrices.flatten(0, -2), find_zeros(grid))
+                is_stack = matrices.shape == whole.shape
+                for word, packed in self.target.pack(rounded, grid, whole.dtype).items():
+                    yield f"{stem}.{word}", packed.unflatten(0, matrices.shape[:-1]) if is_stack else packed
 
     def _calibrate(self, layer: int, found: Mapping[str, torch.Tensor]) -> dict[str, Rounded]:
         rounded: dict[str, Rounded] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
@@ -11,13 +11,16 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from parallax_core.api import UsageError
+from parallax_core.api import Unsupported, UsageError
+from parallax_quantize.experts import WORDS, ExpertTensor
 from parallax_quantize.forms import BITS, MIX, Layout
 from parallax_quantize.grids import AffineGrid, FloatGrid, Grid
 from parallax_quantize.rounding import ROWS, Rounded
 
 Packed = dict[str, torch.Tensor]
 """The tensors of a weight, by their last word."""
+MIXTRAL = "block_sparse_moe"
+"""In the names of models whose experts have matrices called w1, w2 and w3."""
 ENDS_BITS = 8
 """Of embedding and head, where they are quantised: few numbers, and the most sensitive to rounding."""
 FINE_BITS = 6
@@ -52,6 +55,31 @@ class Target:
             "weight_zero_point": pack_codes(zeros.T.contiguous(), grid.bits).T.contiguous(),
             "weight_shape": torch.tensor(rounded.codes.shape),
         }
+
+    def divide(self, experts: ExpertTensor, whole: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the names of the matrices of experts, and their values: all experts in one for mlx, else each.
+
+        Raises:
+            Unsupported: if the layout has no names for them.
+        """
+        if self.layout == "mlx":
+            yield self._name_stack(experts), whole
+            return
+        if experts.is_turned:
+            raise Unsupported(f"{experts.module} is not written in this layout", "leave --for out")
+        names = {word: name for name, word in WORDS.items() if name.startswith("w") == (MIXTRAL in experts.module)}
+        for number, matrix in enumerate(whole):
+            yield f"{experts.module}.{number}.{names[experts.word]}", matrix
+
+    def name_bias(self, experts: ExpertTensor, whole: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the name and the values of a bias of experts."""
+        yield f"{self._name_stack(experts)}.bias", whole
+
+    def _name_stack(self, experts: ExpertTensor) -> str:
+        """Return the name of a matrix of all experts in mlx-lm."""
+        has_own_name = experts.is_turned or experts.is_bias  # of gpt-oss
+        module = experts.module if has_own_name else f"{experts.module.removesuffix('experts')}switch_mlp"
+        return f"{module}.{experts.word}_proj"
 
     def describe(self, grids: Mapping[str, Grid], plain: Sequence[str]) -> dict[str, Any]:
         """Return what config.json says of the weights.

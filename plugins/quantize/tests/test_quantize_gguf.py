@@ -10,6 +10,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+import sentencepiece
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models
@@ -28,14 +29,17 @@ from tests.support.gguf_kin import KIN, Kin
 from tests.support.gguf_models import save_original
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
-WRITTEN = ("llama", "mistral", "qwen2", "qwen3", "granite", "smollm3", "seed_oss")
+WRITTEN = (
+    *("llama", "mistral", "qwen2", "qwen3", "granite", "smollm3", "seed_oss"),
+    *("mixtral", "qwen3_moe", "gpt_oss"),
+)
 KINDS = [kin for kin in KIN if kin.family in WRITTEN]
 TEMPLATE = "{% for each in messages %}{{ each.content }}{% endfor %}"
 
 
 def write_model(kin: Kin, folder: Path) -> Path:
     """Write a model, its numbers rounded to float16, with a tokenizer."""
-    save_original(replace(kin, changes={**kin.changes, "vocab_size": 288}), folder)
+    save_original(replace(kin, changes={**kin.changes, "vocab_size": 320}), folder)
     tensors = {name: tensor.half().float() for name, tensor in load_file(folder / "model.safetensors").items()}
     save_file(tensors, folder / "model.safetensors")
     vocab = {symbol: number for number, symbol in enumerate([*sorted(ByteLevel.alphabet()), "th", "he", "the", "Ġa"])}
@@ -131,7 +135,7 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path: Path) ->
     refuse("models of the type 'gemma4' are not written", content={**config, "model_type": "gemma4"})
     rope = {"rope_type": "longrope", "rope_theta": 1e4}
     refuse("rope of the type 'longrope'", content={**config, "rope_parameters": rope})
-    refuse("byte-level BPE", "tokenizer.json", {**tokenizer, "model": {"type": "Unigram", "vocab": []}})
+    refuse("with a byte-level BPE", "tokenizer.json", {**tokenizer, "model": {"type": "Unigram", "vocab": []}})
     split = {"type": "Split", "pattern": {"Regex": "x"}, "behavior": "Isolated", "invert": False}
     refuse("no name for the pre-tokenizer 'x'", "tokenizer.json", {**tokenizer, "pre_tokenizer": split})
     with pytest.raises(UsageError, match="do not concern GGUF"):
@@ -148,3 +152,56 @@ def test_runs_to_one_place_leave_each_other_alone(tmp_path: Path) -> None:
             (second / "x").write_text("2")
     assert (target / "x").read_text() == "2"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_pieces_of_sentencepiece_become_the_same_tokens(tmp_path: Path, prefix: bool) -> None:
+    model, out, back = write_model(KINDS[0], tmp_path / "model"), tmp_path / "model.gguf", tmp_path / "back"
+    (model / "tokenizer.json").unlink()
+    library = train_pieces(model, prefix=prefix)
+    write_gguf(model, "gguf:F16", out)
+    back.mkdir()
+    convert_gguf(out, back, silent, "", ConversionOptions())
+    fields = gguf.GGUFReader(out).fields
+    assert fields["tokenizer.ggml.model"].contents() == "llama"
+    assert fields["tokenizer.ggml.add_space_prefix"].contents() is prefix
+    assert fields["tokenizer.ggml.add_bos_token"].contents() is True
+    read = Tokenizer.from_file(str(back / "tokenizer.json"))
+    for text in ("The theme of the day", "  two  spaces ", "ünï 中文 \U0001f642\n\tx", "a", "fox9 fox"):
+        assert read.encode(text, add_special_tokens=False).ids == library.encode(text), text
+    assert read.encode("<think>", add_special_tokens=False).ids == [310]
+
+
+def train_pieces(folder: Path, *, prefix: bool = True, kind: str = "bpe", rule: str = "identity") -> Any:
+    """Write a small model of SentencePiece, and settings that add a token; return it as the library reads it."""
+    text = folder / "text.txt"
+    text.write_text("".join(f"The quick brown fox {n} jumps over the lazy dog, says the theme.\n" for n in range(300)))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(text),
+        model_prefix=str(folder / "tokenizer"),
+        vocab_size=310,
+        model_type=kind,
+        byte_fallback=True,
+        add_dummy_prefix=prefix,
+        remove_extra_whitespaces=False,
+        normalization_rule_name=rule,
+        minloglevel=9,
+    )
+    added = {"310": {"content": "<think>", "special": False, "normalized": False}}
+    settings = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "added_tokens_decoder": added}))
+    for name in ("text.txt", "tokenizer.vocab"):
+        (folder / name).unlink()
+    return sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule", "words"), [("unigram", "identity", "unigrams"), ("bpe", "nfkc", "characters")]
+)
+def test_pieces_that_llama_cpp_does_not_have_are_refused(tmp_path: Path, kind: str, rule: str, words: str) -> None:
+    model = write_model(KINDS[0], tmp_path / "model")
+    (model / "tokenizer.json").unlink()
+    train_pieces(model, kind=kind, rule=rule)
+    with pytest.raises(ParallaxError, match=words):
+        write_gguf(model, "gguf:F16", tmp_path / "out.gguf")
+    assert not any(tmp_path.glob("*out*"))

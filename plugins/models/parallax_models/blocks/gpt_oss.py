@@ -22,7 +22,10 @@ class GptOss(Decoder):
         """Build experts."""
         weights = weights.within("mlp")
         router, stored = weights.make_linear("router", purpose="router"), weights.within("experts")
-        pairs = zip(make_matrices(stored, "gate_up_proj", 2), make_matrices(stored, "down_proj", 1), strict=True)
+        if stored.has("gate_proj.weight"):
+            pairs = make_stacked(stored, self.config.count("num_local_experts", "num_experts"))
+        else:
+            pairs = zip(make_matrices(stored, "gate_up_proj", 2), make_matrices(stored, "down_proj", 1), strict=True)
         experts = name_experts(weights, list(pairs), ("gate_even", "up_odd"))
         return Experts(router, [ClampedMlp(*pair, self.clamp) for pair in experts], self._route)
 
@@ -35,6 +38,14 @@ class GptOss(Decoder):
 def read_clamp(config: Config) -> Clamp:
     """Return the limits of experts, whose gate is an approximate GELU."""
     return Clamp(config.number("swiglu_limit", 7.0), config.number("swiglu_alpha", 1.702), shift=1.0)
+
+
+def make_stacked(weights: Weights, num: int) -> Iterator[tuple[Packed, Packed]]:
+    """Yield the matrices of each expert, as mlx-lm stacks them."""
+    gate, up, down = (weights.read_plain(f"{name}_proj.bias").float() for name in ("gate", "up", "down"))
+    for number, biases in enumerate(zip(torch.cat([gate, up], 1), down, strict=True)):
+        both = weights.make_stacked((number, num), "gate_proj", "up_proj", bias=biases[0])
+        yield both, weights.make_stacked((number, num), "down_proj", bias=biases[1])
 
 
 def make_matrices(weights: Weights, name: str, step: int) -> Iterator[Packed]:

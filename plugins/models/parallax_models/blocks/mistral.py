@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from parallax_backend_torch.api import (
-    NUMBERED,
     Config,
     Experts,
     SoftmaxRoute,
     Warmth,
     Weights,
     build_experts,
+    find_mixtral,
     read_rope,
 )
 from parallax_models.blocks.decoder import Decoder
@@ -35,7 +35,7 @@ class Mixtral(Decoder):
     def build_mixer(self, index: int, weights: Weights) -> Experts:  # noqa: ARG002 -- every layer is alike
         """Build experts."""
         experts = read_experts(self.config)
-        weights = weights.within("block_sparse_moe").rename(**NUMBERED)
+        weights = find_mixtral(weights)
         router = weights.make_linear("gate", purpose="router")
         return Experts(
             router, build_experts(weights, experts.num), SoftmaxRoute(experts.num_chosen, is_normalised=True)

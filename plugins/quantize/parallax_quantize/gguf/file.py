@@ -15,6 +15,7 @@ import torch
 from parallax_core.api import ParallaxError, Progress, Unsupported, read_config, read_tensors, silent
 from parallax_core.api.source import TensorLocation, find_locations, find_missing
 from parallax_formats import name_method
+from parallax_quantize.experts import ExpertTensor, find_experts
 from parallax_quantize.gguf.kquants import KINDS as K_QUANTS
 from parallax_quantize.gguf.kquants import quantize
 from parallax_quantize.gguf.mix import MIXES, Mix, choose_type
@@ -44,7 +45,7 @@ class GgufModel:
     kind: Kind
     types: Mapping[str, str]
     """The type of each tensor, by its name in the file."""
-    sources: Mapping[str, TensorLocation]
+    sources: Mapping[str, TensorLocation | ExpertTensor]
     """By the same names."""
 
     @property
@@ -81,9 +82,14 @@ class GgufModel:
 
     def _make_all(self) -> Iterator[Bytes]:
         for name, kind in self.types.items():
-            source = self.sources[name].name
-            [(_, tensor)] = read_tensors(self.folder, {source}.__contains__, silent)
-            yield encode(turn(self.kind, source, read_tensor(tensor), self.config), kind)
+            source = self.sources[name]
+            names = source.names if isinstance(source, ExpertTensor) else (source.name,)
+            found = {each: read_tensor(made) for each, made in read_tensors(self.folder, names.__contains__, silent)}
+            if isinstance(source, ExpertTensor):
+                made = source.make(found)
+                yield encode(made.flatten(0, -2), kind).reshape(*made.shape[:-1], -1)
+            else:
+                yield encode(turn(self.kind, source.name, found[source.name], self.config), kind)
 
 
 def open_model(folder: Path, form: str) -> GgufModel:
@@ -102,7 +108,11 @@ def open_model(folder: Path, form: str) -> GgufModel:
     found = [each for path in sorted(folder.glob("*.safetensors")) for each in find_locations(path)]
     arch = next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == kind.name)
     names = gguf.get_tensor_name_map(arch, layers := int(config["num_hidden_layers"]))
-    sources = dict(sorted(((rename(names, each), each) for each in found), key=_order))
+    experts = find_experts(config["model_type"], {each.name: each for each in found})
+    of_experts = {name for each in experts for name in each.names}
+    listed: list[tuple[str, TensorLocation | ExpertTensor]] = [(name_experts(each), each) for each in experts]
+    listed += [(rename(names, each), each) for each in found if each.name not in of_experts]
+    sources = dict(sorted(listed, key=_order))
     is_tied = "output.weight" not in sources
     types = {
         name: choose_type(MIXES[form], name, each.shape, layers, is_tied=is_tied) for name, each in sources.items()
@@ -118,9 +128,17 @@ def rename(names: gguf.TensorNameMap, source: TensorLocation) -> str:
     """
     stem, _, last = source.name.rpartition(".")
     found = names.get_name(stem)
+    if found is None and (bare := names.get_name(source.name)) is not None:  # a tensor that is a parameter of its own
+        found, last = bare, "weight"
     if found is None or last not in ("weight", "bias") or source.kind not in FLOAT_TYPES:
         raise Unsupported(f"the tensor {source.name} is not written as GGUF", HINT)
     return f"{found}.{last}"
+
+
+def name_experts(experts: ExpertTensor) -> str:
+    """Return the name of a matrix, or a bias, of all experts of a layer in the file."""
+    layer = experts.module.removeprefix("model.layers.").partition(".")[0]
+    return f"blk.{layer}.ffn_{experts.word}_exps.{'bias' if experts.is_bias else 'weight'}"
 
 
 def count_bytes(shape: tuple[int, ...], kind: str) -> int:
@@ -150,5 +168,5 @@ def to_numpy(tensor: torch.Tensor) -> Bytes:
     return made
 
 
-def _order(entry: tuple[str, TensorLocation]) -> list[tuple[bool, int, str]]:
+def _order(entry: tuple[str, TensorLocation | ExpertTensor]) -> list[tuple[bool, int, str]]:
     return [(word.isdigit(), int(word) if word.isdigit() else 0, word) for word in entry[0].split(".")]

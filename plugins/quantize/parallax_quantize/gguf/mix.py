@@ -10,6 +10,8 @@ BLOCK_SIZES = {"Q4_K": 256, "Q5_K": 256, "Q6_K": 256, "F16": 1, "BF16": 1}
 """Weights of a block, where it is not 32."""
 NARROW = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
 """What takes the place of a type for rows that are not in whole blocks of 256."""
+BETTER = ("attn_v", "ffn_down", "ffn_down_exps")
+"""The matrices that lose most by rounding."""
 LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.weight")
 
 
@@ -55,7 +57,7 @@ def choose_type(mix: Mix, name: str, shape: Sequence[int], num_layers: int, *, i
         num_layers: of the model.
         is_tied: whether the embedding is the output head.
     """
-    if len(shape) < 2:  # noqa: PLR2004 -- norms and biases
+    if len(shape) < 2 or name.endswith((".bias", "ffn_gate_inp.weight")):  # noqa: PLR2004 -- norms, biases and routers
         return "F32"
     layer, kind = LAYER.fullmatch(name), mix.layers
     if name == "output.weight" or (name == "token_embd.weight" and is_tied):
@@ -68,9 +70,9 @@ def choose_type(mix: Mix, name: str, shape: Sequence[int], num_layers: int, *, i
 def _is_better(mix: Mix, layer: int, matrix: str, num_layers: int) -> bool:
     eighth = num_layers // 8
     if mix.first:
-        return (matrix == "attn_v" and layer < 4) or (matrix == "ffn_down" and layer < eighth)  # noqa: PLR2004
+        return (matrix == "attn_v" and layer < 4) or (matrix in BETTER[1:] and layer < eighth)  # noqa: PLR2004
     is_chosen = layer < eighth or layer >= 7 * num_layers // 8 or (layer - eighth) % 3 == 2  # noqa: PLR2004
-    return matrix in ("attn_v", "ffn_down") and is_chosen
+    return matrix in BETTER and is_chosen
 
 
 def _narrow(kind: str, width: int) -> str:

@@ -42,8 +42,13 @@ KINDS: Mapping[str, Kind] = {
     "smollm3": Kind(name="smollm3", turns=True),
     "granite": Kind(name="granite", turns=True, scales=MULTIPLIERS),
     "seed_oss": Kind(name="seed_oss"),
+    "mixtral": Kind(name="llama", turns=True),
+    "qwen3_moe": Kind(name="qwen3moe"),
+    "gpt_oss": Kind(name="gpt-oss"),
 }
 """By ``model_type``."""
+WINDOWED = "gpt_oss"
+"""The model in which every second layer has a window."""
 ROPELESS_STEP = 4
 """Every how many layers llama.cpp leaves out rope in SmolLM3."""
 PLAIN_ROPE = ("default", "linear", "yarn", "llama3")
@@ -58,17 +63,29 @@ def find_kind(config: Json) -> Kind:
     name = str(config.get("model_type"))
     if name not in KINDS:
         raise Unsupported(f"models of the type {name!r} are not written as GGUF; {', '.join(KINDS)} are", HINT)
-    windows = config.get("sliding_window") and config.get("use_sliding_window", name == "mistral")
-    if windows and "sliding_attention" in (config.get("layer_types") or ["sliding_attention"]):
-        raise Unsupported(f"a {name} with a sliding window is not written as GGUF", HINT)
-    if (act := config.get("hidden_act", "silu")) != "silu":
-        raise Unsupported(f"a {name} whose MLPs have {act} is not written as GGUF", HINT)
-    without_rope = [int((layer + 1) % ROPELESS_STEP > 0) for layer in range(config["num_hidden_layers"])]
-    if name == "smollm3" and config.get("no_rope_layers", without_rope) != without_rope:
-        raise Unsupported(f"a {name} with other layers without rope than every fourth is not written as GGUF", HINT)
-    if (kind := read_rope(config).get("rope_type", "default")) not in PLAIN_ROPE:
-        raise Unsupported(f"a {name} with rope of the type {kind!r} is not written as GGUF", HINT)
+    act, rope = config.get("hidden_act", "silu"), read_rope(config).get("rope_type", "default")
+    layers = range(config["num_hidden_layers"])
+    without_rope = [int((layer + 1) % ROPELESS_STEP > 0) for layer in layers]
+    by_turns = [("sliding_attention", "full_attention")[layer % 2] for layer in layers]
+    reasons = {
+        "with a sliding window": name != WINDOWED and has_window(name, config),
+        "with windows elsewhere than in every second layer": name == WINDOWED
+        and config.get("layer_types", by_turns) != by_turns,
+        f"whose MLPs have {act}": act != "silu",
+        "with layers without experts": config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1,
+        "with other layers without rope than every fourth": name == "smollm3"
+        and config.get("no_rope_layers", without_rope) != without_rope,
+        f"with rope of the type {rope!r}": rope not in PLAIN_ROPE,
+    }
+    if reason := next((reason for reason, is_so in reasons.items() if is_so), None):
+        raise Unsupported(f"a {name} {reason} is not written as GGUF", HINT)
     return KINDS[name]
+
+
+def has_window(name: str, config: Json) -> bool:
+    """Return whether some layers of a model look at the latest tokens only."""
+    is_used = config.get("sliding_window") and config.get("use_sliding_window", name in {"mistral", "mixtral"})
+    return bool(is_used) and "sliding_attention" in (config.get("layer_types") or ["sliding_attention"])
 
 
 def read_rope(config: Json) -> dict[str, Any]:
@@ -106,8 +123,20 @@ def add_settings(writer: gguf.GGUFWriter, kind: Kind, config: Json) -> None:
     if rope["rope_type"] == "yarn":
         trained = rope.get("original_max_position_embeddings") or config["max_position_embeddings"]
         writer.add_rope_scaling_orig_ctx_len(trained)
+    add_experts(writer, config)
     for name, key in kind.scales.items():
         writer.add_float32(f"{kind.name}.{key}", config.get(name, 1.0))
+
+
+def add_experts(writer: gguf.GGUFWriter, config: Json) -> None:
+    """Add the settings of experts, and of the windows of gpt-oss, if a model has them."""
+    if count := config.get("num_local_experts") or config.get("num_experts"):
+        writer.add_expert_count(count)
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        size = "moe_intermediate_size" if config.get("model_type") == "qwen3_moe" else "intermediate_size"
+        writer.add_expert_feed_forward_length(config[size])
+    if config.get("model_type") == WINDOWED:
+        writer.add_sliding_window(config["sliding_window"])
 
 
 def make_tables(config: Json) -> Iterator[tuple[str, torch.Tensor]]:

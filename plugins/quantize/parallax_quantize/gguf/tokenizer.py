@@ -1,4 +1,4 @@
-"""Writes a byte-level BPE as GGUF files have it: tokens, types, merges, and the name of its rule."""
+"""Writes a tokenizer as GGUF files have it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import gguf
 from tokenizers import Tokenizer
 
 from parallax_core.api import Unsupported
+from parallax_quantize.gguf.pieces import FILE, HINT, add_pieces
 from parallax_source_pypi.pretokenizers import GPT2, RULES
 
 Json = Mapping[str, Any]
-HINT = "--for mlx and --for compressed-tensors keep the tokenizer as it is"
 DIGIT = r"\p{N}"
 SPECIAL = ("bos", "eos", "pad", "unk")
 
@@ -24,18 +24,39 @@ def add_tokenizer(writer: gguf.GGUFWriter, folder: Path, size: int, config: Json
 
     Args:
         writer: of the file.
-        folder: with ``tokenizer.json``.
+        folder: with ``tokenizer.json``, or with the pieces of SentencePiece.
         size: the rows of the embedding.
         config: config.json.
 
     Raises:
         Unsupported: if it is of another kind, or cuts words by a rule that llama.cpp has no name for.
+        ParallaxError: if a file is damaged.
     """
-    data = read_object(folder / "tokenizer.json")
+    data, own = read_object(folder / "tokenizer.json"), read_object(folder / "tokenizer_config.json")
+    if is_of_bytes(data) or not (folder / FILE).is_file():
+        tokens, tokenizer = add_bytes(writer, data, size), Tokenizer.from_file(str(folder / "tokenizer.json"))
+    else:
+        tokens, tokenizer = add_pieces(writer, folder, size, own)
+    add_specials(writer, folder, own, config, {token: number for number, token in enumerate(tokens)})
+    add_ends(writer, tokenizer)
+    template = folder / "chat_template.jinja"
+    text = template.read_text("utf-8") if template.is_file() else own.get("chat_template")
+    if isinstance(text, str) and text:
+        writer.add_chat_template(text)
+
+
+def is_of_bytes(data: Json) -> bool:
+    """Return whether a tokenizer is a byte-level BPE."""
     model = data.get("model") or {}
     is_other = model.get("byte_fallback") or model.get("continuing_subword_prefix") or not model.get("merges")
-    if model.get("type") != "BPE" or is_other:
-        raise Unsupported("GGUF files are written with byte-level BPE tokenizers only, and this is another", HINT)
+    return model.get("type") == "BPE" and not is_other
+
+
+def add_bytes(writer: gguf.GGUFWriter, data: Json, size: int) -> list[str]:
+    """Add a byte-level BPE, and return its tokens; raises as `add_tokenizer` does."""
+    if not is_of_bytes(data):
+        message = f"GGUF files are written with a byte-level BPE, or with SentencePiece's {FILE}, and this is another"
+        raise Unsupported(message, HINT)
     if (data.get("normalizer") or {"type": "NFC"})["type"] != "NFC":  # llama.cpp normalises nothing
         raise Unsupported(f"a tokenizer with the normalizer {data['normalizer']['type']} is not written as GGUF", HINT)
     writer.add_tokenizer_model("gpt2")
@@ -43,15 +64,10 @@ def add_tokenizer(writer: gguf.GGUFWriter, folder: Path, size: int, config: Json
     tokens, types = list_tokens(data, size)
     writer.add_token_list(tokens)
     writer.add_token_types(types)
-    writer.add_token_merges([each if isinstance(each, str) else " ".join(each) for each in model["merges"]])
-    own = read_object(folder / "tokenizer_config.json")
-    add_specials(writer, folder, own, config, {token: number for number, token in enumerate(tokens)})
-    add_ends(writer, folder / "tokenizer.json")
+    merges = data["model"]["merges"]
+    writer.add_token_merges([each if isinstance(each, str) else " ".join(each) for each in merges])
     writer.add_add_space_prefix(value=False)
-    template = folder / "chat_template.jinja"
-    text = template.read_text("utf-8") if template.is_file() else own.get("chat_template")
-    if isinstance(text, str) and text:
-        writer.add_chat_template(text)
+    return tokens
 
 
 def find_rule(data: Json) -> str:
@@ -120,9 +136,8 @@ def add_specials(writer: gguf.GGUFWriter, folder: Path, own: Json, config: Json,
         writer.add_eot_token_id(turn)
 
 
-def add_ends(writer: gguf.GGUFWriter, file: Path) -> None:
+def add_ends(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     """Add which tokens texts get before and behind them."""
-    tokenizer = Tokenizer.from_file(str(file))
     plain, whole = (tokenizer.encode("a", add_special_tokens=each).ids for each in (False, True))
     writer.add_add_bos_token(value=whole[: len(plain)] != plain)
     writer.add_add_eos_token(value=whole[-len(plain) :] != plain)
