@@ -11,6 +11,7 @@ import torch
 from parallax_core.api import ParallaxError, Part, Progress, read_config, read_tensors, silent
 from parallax_quantize.calibration import LayerRunner
 from parallax_quantize.choice import Choice
+from parallax_quantize.experts import WORDS
 from parallax_quantize.folder import FolderWriter
 from parallax_quantize.grids import FEW_BITS, AffineGrid, Grid
 from parallax_quantize.rounding import Rounded, restore, round_by_inputs, round_plain
@@ -85,7 +86,9 @@ class Quantizer:
         rounded: dict[str, Rounded] = {}
 
         def round_matrix(module: str, products: torch.Tensor) -> torch.Tensor:
-            name = next(each for each in found if each.endswith(f"{module}.weight"))
+            name = next((each for each in found if each.endswith(f"{module}.weight")), None)
+            if name is None:  # of an expert
+                return torch.zeros(self._count_outputs(layer, module), len(products))
             grid, weight = self.choice.grids.get(name), found[name]
             if grid is None:
                 return torch.zeros(weight.shape)
@@ -97,6 +100,12 @@ class Quantizer:
         assert self.runner is not None
         self.runner.run(layer, round_matrix)
         return rounded
+
+    def _count_outputs(self, layer: int, module: str) -> int:
+        """Return the outputs of a matrix of an expert."""
+        word = module.rpartition(".")[2]
+        word = WORDS.get(word, word.partition("_")[0])
+        return next(each.shape[1] for each in self.choice.experts[layer] if each.word == word)
 
 
 def find_zeros(grid: Grid) -> Grid:
