@@ -33,8 +33,8 @@ class AdapterSettings:
     reserve: Annotated[
         bool,
         Meta(
-            description="Keep memory on each stage for max_adapters adapters of max_rank on all matrices, and plan with"
-            " it; else adapters take what is free."
+            description="Keep memory on each stage for max_adapters adapters of max_rank on all matrices but those of"
+            " experts, and plan with it; else adapters take what is free."
         ),
     ] = False
     runtime_loading: Annotated[

@@ -37,9 +37,9 @@ def measure_size(plan: StagePlan, find_part: FindPart) -> LoadedSize:
 def weigh_room(room: KeptRoom, item_bytes: int) -> float:
     """Return the bytes that adapters take for each side of a matrix.
 
-    Beside them are one of zeros and one that takes the place of another, and two more while one is converted.
+    Beside them are one of zeros, one that takes the place of another, and one more while that is converted.
     """
-    return room.weigh(item_bytes, more=4)
+    return room.weigh(item_bytes, more=3)
 
 
 def _is_on_cpu(plan: StagePlan) -> bool:
