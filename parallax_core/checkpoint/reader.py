@@ -169,7 +169,7 @@ def find_locations(path: Path) -> list[TensorLocation]:
     try:
         header, start = _read_header(path)
         return [_read_location(name, entry, start) for name, entry in header.items() if name != "__metadata__"]
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
         message = f"{path} is damaged: {error}"
         raise ParallaxError(message, "fetch or copy the model again") from error
 

@@ -26,7 +26,7 @@ BUDGETS = {
     "plugins/api_tokenize": 500,
     "plugins/backend_mlx": 12_090,
     "plugins/backend_sglang": 5_100,
-    "plugins/backend_torch": 15_610,
+    "plugins/backend_torch": 15_640,
     "plugins/backend_vllm": 4_040,
     "plugins/batch": 900,
     "plugins/bench": 1_800,

@@ -14,6 +14,8 @@ from parallax_core.api import Unsupported
 
 Range = tuple[float, float]
 
+MOST_WIDTH = 2**16
+"""The most numbers of a head."""
 LONG = ("longrope", "su")
 """The names of LongRoPE, that of the first Phi-3 last."""
 NUMBERS = {
@@ -66,6 +68,8 @@ def make_rope(config: Config, width: int, kind: str = "") -> Rope:
         Unsupported: if its scaling is not supported.
     """
     settings = read_rope(config, kind)
+    if width > MOST_WIDTH:
+        raise Unsupported(f"heads of {width} numbers are not supported", f"the most are {MOST_WIDTH}")
     rotated = int(width * float(settings.get("partial_rotary_factor", 1.0)))
     steps = torch.arange(0, rotated, 2, dtype=torch.float32) / rotated
     frequencies = 1.0 / (float(settings["rope_theta"]) ** steps)

@@ -298,6 +298,8 @@ class FileRows:
         heights = [rows.shape[0] for rows in self._rows]
         self._starts = [sum(heights[:index]) for index in range(len(heights))]
         self.shape = (sum(heights), self._rows[0].shape[1])
+        if any(each.shape[1] != self.shape[1] for each in self._rows):
+            raise ParallaxError(f"{', '.join(names)} have rows of several widths", MISFIT)
         kinds = {file.find_kind(name) for name in names}
         self.stored: WeightKind | None = "int8_low"
         """The kind of the codes of all matrices, or one that has the numbers of all; None if one becomes floats."""

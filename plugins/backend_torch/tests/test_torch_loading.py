@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from parallax_backend_torch.loaded import SATURATION_ROWS
 from parallax_core.api import (
@@ -177,4 +177,20 @@ def test_width_of_config_json_is_that_of_the_embedding(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_size": 999_999_999}))
     with pytest.raises(ParallaxError, match=r"'hidden_size' in config.json is 999999999, and the embedding has 32"):
+        TorchBackend().open_stage(StagePlan(model=tmp_path))
+
+
+def test_sizes_that_no_model_has_are_refused_before_memory_is_taken(tmp_path: Path) -> None:
+    save_family("llama", tmp_path)
+    path = tmp_path / "config.json"
+    kept = path.read_text()
+    path.write_text(json.dumps(json.loads(kept) | {"head_dim": 2**31}))
+    with pytest.raises(ParallaxError, match="heads of 2147483648 numbers are not supported"):
+        TorchBackend().open_stage(StagePlan(model=tmp_path))
+    path.write_text(kept)
+    [file] = [each for each in tmp_path.glob("*.safetensors") if b"layers.0.self_attn.k_proj" in each.read_bytes()]
+    tensors = load_file(file)
+    name = "model.layers.0.self_attn.k_proj.weight"
+    save_file(tensors | {name: tensors[name][:, :1].contiguous()}, file, {"format": "pt"})
+    with pytest.raises(ParallaxError, match="have rows of several widths"):
         TorchBackend().open_stage(StagePlan(model=tmp_path))

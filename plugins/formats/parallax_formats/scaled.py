@@ -61,7 +61,7 @@ class Scaled(Matrix):
 
     def _steps(self, scales: tuple[int, ...]) -> tuple[int, int]:
         """Return the rows and columns of a block; 0: whatever divides the size."""
-        has_blocks = self.block[0] > 0 and scales == tuple(
+        has_blocks = min(self.block) > 0 and scales == tuple(
             -(-size // step) for size, step in zip(self.shape[-2:], self.block, strict=True)
         )
         return self.block if has_blocks else (0, 0)

@@ -56,8 +56,10 @@ def plan_pools(sizes: Mapping[tuple[PoolKind, int], int], room: Room) -> tuple[P
         room: the memory and limits.
 
     Raises:
-        ParallaxError: if not even one page of each fits.
+        ParallaxError: if not even one page of each fits, or the context has no tokens.
     """
+    if room.context_length < 1:
+        raise ParallaxError(f"the model has a context of {room.context_length} tokens", "its config.json is damaged")
     needs = [_find_need(kind, window, num_bytes, room) for (kind, window), num_bytes in sizes.items()]
     least = sum(need.page_bytes for need in needs)
     if least > room.num_bytes:

@@ -62,3 +62,8 @@ def test_there_are_states_for_as_many_as_run_and_for_what_is_kept() -> None:
 def test_too_little_memory_is_an_error_with_both_figures() -> None:
     with pytest.raises(ParallaxError, match="takes 2 KiB, but 100 bytes are free"):
         plan_pools({("full", 0): 128}, Room(100, 4096, 128))
+
+
+def test_context_without_tokens_is_refused() -> None:
+    with pytest.raises(ParallaxError, match="a context of -1 tokens"):
+        plan_pools({FULL: 128}, Room(100_000, -1, 128))  # type: ignore[dict-item]

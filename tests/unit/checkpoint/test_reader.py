@@ -66,7 +66,14 @@ def test_file_that_was_cut_is_damaged(tmp_path: Path, keep: int) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"shape": [5]}, {"shape": "x"}, {"shape": [-4]}, {"data_offsets": [-16, 0]}, {"data_offsets": [24]}],
+    [
+        {"shape": [5]},
+        {"shape": "x"},
+        {"shape": [-4]},
+        {"shape": [float("inf")]},
+        {"data_offsets": [-16, 0]},
+        {"data_offsets": [24]},
+    ],
 )
 def test_header_that_makes_no_sense_is_damage(tmp_path: Path, changes: dict[str, object]) -> None:
     folder = write(tmp_path)
