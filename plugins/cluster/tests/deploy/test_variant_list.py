@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from parallax_core.testing.model import write_checkpoint
 MODEL = "openai/gpt-oss-20b"
 
 
-def read(catalog: Catalog, *variants: str, model: str = MODEL, **settings: bool) -> ModelVariants | None:
+def read(catalog: Catalog, *variants: str, model: str = MODEL, **settings: Any) -> ModelVariants | None:
     return read_variants(RunSettings(model=model, variant=variants, **settings), catalog)
 
 
