@@ -13,7 +13,7 @@ READERS: Mapping[Layout, str] = {
     "mlx": "mlx-lm, and Parallax on torch and mlx",
     "compressed-tensors": "vLLM and SGLang, and Parallax on torch and mlx",
 }
-BITS = {"int8": 8, "int4": 4, "int4_plain": 4, "mxfp4": 4}
+BITS = {"int8": 8, "int5": 5, "int4": 4, "int4_plain": 4, "mxfp4": 4}
 """The bits of the matrices of layers, by the name of a form."""
 MIX = "int4"
 """The form whose more sensitive matrices have more bits, where the layout can say so."""

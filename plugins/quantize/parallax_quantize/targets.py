@@ -122,6 +122,8 @@ def find_target(name: str, layout: Layout, group: int, dtype: torch.dtype) -> Ta
         if layout != "mlx" or group != FloatGrid().group:
             raise UsageError("mxfp4 is written for mlx, in groups of 32", "leave --for and --group out")
         return Target(name, layout, FloatGrid(), AffineGrid(ENDS_BITS, group, dtype))
+    if name == "int5" and layout != "mlx":
+        raise UsageError("int5 is written for mlx", "leave --for out")
     grid = AffineGrid(BITS[name], group, dtype, has_integer_zero=layout != "mlx")
     if layout != "mlx":
         return Target(name, layout, grid, ends=None)

@@ -98,7 +98,6 @@ def describe(sums: dict[str, list[float]], bits: dict[str, float], positions: in
     }
 
 
-@torch.inference_mode()
 def main() -> None:
     """Measure, print, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -108,6 +107,7 @@ def main() -> None:
     parser.add_argument("--positions", type=int, default=100_000)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    torch.set_grad_enabled(False)
     paths = {"full": options.model, **{name: Path(path) for name, path in (each.split("=") for each in options.coded)}}
     before = read_report(options.out).get("state", {}) if options.out else {}
     opened = {name: open_model(options.model, path) for name, path in paths.items()}

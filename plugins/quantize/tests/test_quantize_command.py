@@ -25,6 +25,8 @@ from tests.support.checkpoints import save_family
 from tests.support.quantised import read_folder, write_folders
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+MOST = {"int8": 0.04, "int5": 0.2, "int4": 0.25, "int4_plain": 0.3, "mxfp4": 0.6}
+"""The most that logits may change on average, by form."""
 SIZES = {"hidden_size": 64, "head_dim": 16, "intermediate_size": 96, "vocab_size": 256, "initializer_range": 0.1}
 TEXT = "".join(
     f"The products of the inputs of matrix {at} are summed over a text, and this is one. " for at in range(30)
@@ -66,7 +68,7 @@ def compute(folder: Path) -> Any:
         return model(torch.tensor(IDS)).logits[0].numpy()
 
 
-@pytest.mark.parametrize("form", ["int8", "int4", "int4_plain", "mxfp4"])
+@pytest.mark.parametrize("form", MOST)
 def test_mlx_lm_reads_what_is_written(plain: Path, tmp_path: Path, form: str) -> None:
     out = tmp_path / "out"
     assert "read by mlx-lm" in quantize(plain, "--to", form, "--out", out)
@@ -74,7 +76,7 @@ def test_mlx_lm_reads_what_is_written(plain: Path, tmp_path: Path, form: str) ->
     model.set_dtype(mx.float32)
     found = np.array(model(mx.array(IDS))[0].astype(mx.float32))
     np.testing.assert_allclose(found, read_floats(out, tmp_path / "read"), rtol=2e-3, atol=2e-3)
-    assert np.abs(found - compute(plain)).mean() < {"int8": 0.04, "int4": 0.25, "int4_plain": 0.3, "mxfp4": 0.6}[form]
+    assert np.abs(found - compute(plain)).mean() < MOST[form]
     assert (out / "tokenizer.json").read_bytes() == (plain / "tokenizer.json").read_bytes()
 
 
@@ -116,6 +118,7 @@ def test_refusals_leave_nothing(plain: Path, tmp_path: Path, monkeypatch: pytest
     refuse(UsageError, "--to int3 --for mlx --group 32 is not known", "--to", "int3")
     refuse(UsageError, "--for onnx", "--to", "int4", "--for", "onnx")
     refuse(UsageError, "mxfp4 is written for mlx", "--to", "mxfp4", "--for", "compressed-tensors")
+    refuse(UsageError, "int5 is written for mlx", "--to", "int5", "--for", "compressed-tensors")
     refuse(ParallaxError, "at least 1024 are needed", "--to", "int4", "--calibrate", plain / "config.json")
     refuse(ParallaxError, "no matrix whose inputs are groups of 128", "--to", "int4", "--group", "128")
     refuse(ParallaxError, "there is no folder", "--to", "int4", "--out", tmp_path / "no" / "such")
