@@ -47,7 +47,7 @@ BUDGETS = {
     "plugins/policies": 800,
     "plugins/quantize": 2_910,
     "plugins/sampling_torch": 1_500,
-    "plugins/scaffold": 400,
+    "plugins/scaffold": 410,
     "plugins/server_gradient": 1_000,
     "plugins/server_ollama": 1_400,
     "plugins/simulate": 2_800,

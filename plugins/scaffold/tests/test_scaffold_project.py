@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -57,6 +58,13 @@ def test_new_family_begins_as_another(tmp_path: Path) -> None:
     ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--line-length=120"]
     ran = subprocess.run([*ruff, "."], cwd=place, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout
+
+
+def test_new_family_says_of_the_rest_what_the_other_says(tmp_path: Path) -> None:
+    place = write_project(make_like(tmp_path, "gemma4"), tmp_path / "new")
+    adapter = runpy.run_path(str(place / "parallax_model_mine/adapter.py"))["ADAPTER"]
+    assert adapter.find_part("model.embed_tokens_per_layer.weight") == "every"
+    assert adapter.is_tied
 
 
 @pytest.mark.parametrize(("family", "named"), [("nobody", "[]"), ("llama", "7"), ("llama", '["a b"]'), ("llama", "[]")])
