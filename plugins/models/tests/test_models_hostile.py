@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from parallax_backend_torch.api import Config
 from parallax_core.api import ParallaxError, list_borders
 from parallax_models.plugin import parallax_register_models
 from tests.support.checkpoints import SERVED, make_config
@@ -62,3 +63,11 @@ def test_config_that_lies_is_refused_or_read_in_little_memory(kind: str) -> None
         tracemalloc.stop()
     assert most < MOST_BYTES
     assert num_read < TIMES
+
+
+@pytest.mark.parametrize("kind", ["glm4", "llama", "qwen3_next"])
+def test_heads_that_no_model_has_are_refused_before_memory_is_taken(kind: str) -> None:
+    config = make_config(kind) | {"head_dim": 10**9}
+    blocks = SPECS[config["architectures"][0]].blocks["torch"].load()
+    with pytest.raises(ParallaxError, match="are not supported"):
+        blocks(Config(config))

@@ -253,7 +253,7 @@ class Gemma4(Decoder):
 def make_wide_rope(config: Config, plan: LayerPlan) -> Rope:
     """Return the rope of a kind of layer; one of the type ``proportional`` leaves the last pairs as they are."""
     settings = read_rope(config, plan.kind)
-    if settings.get("rope_type") != "proportional":
+    if settings.get("rope_type") != "proportional" or plan.width > 2**16:  # which is refused there
         return make_rope(Config({**config.raw, "rope_parameters": turn_whole(settings)}), plan.width)
     count = int(float(settings.get("partial_rotary_factor", 1.0)) * plan.width // 2)
     steps = torch.arange(0, 2 * count, 2, dtype=torch.float32) / plan.width
