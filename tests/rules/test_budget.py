@@ -39,7 +39,7 @@ BUDGETS = {
     "plugins/grammar_tools": 300,
     "plugins/grammars": 3_260,
     "plugins/manage": 1_120,
-    "plugins/models": 10_290,
+    "plugins/models": 10_310,
     "plugins/netcheck": 1_000,
     "plugins/observe": 1_630,
     "plugins/openapi": 550,
