@@ -36,7 +36,7 @@ from benchmarks.processes import Quota
 from benchmarks.record import describe_run, find_model, make_parser, write_report
 from benchmarks.servers import PATIENCE_S, cluster, parallax, read_ready, running
 from parallax_cluster.cli.live_cluster import read_live_cluster
-from parallax_cluster.deploy.cluster import measure_model
+from parallax_cluster.deploy.weight_size import measure_model
 from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_core.config.home import models_folder
 from parallax_core.contracts.placement import Estimate, PlacedStage, Placement, PlacementProblem, ServingGoal
