@@ -66,8 +66,8 @@ PYTHON_PAGES = {
 """The pages whose Python is not run, by reason."""
 SERVICES = {"serve", "run", "worker", "relay", "rendezvous", "promote", "drain", "bench", "--watch", "--"}
 """Commands that run until they are ended, or start one that does or need one beside them, and options that do so."""
-LONG = re.compile(r"parallax join|long story|deploy\.deployment")
-"""The same for what takes long."""
+LONG = re.compile(r"parallax join|nodes remove|long story|deploy\.deployment")
+"""The same for what takes long, or needs machines that joined."""
 ENGINES = re.compile(r"\b(vllm|sglang)\b")
 HUB = re.compile(r"\b(Qwen|zai-org|org)/")
 OTHERS = re.compile(

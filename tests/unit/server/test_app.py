@@ -129,7 +129,7 @@ def test_every_route_but_health_and_version_asks_for_a_key() -> None:
     with Site(ServerOptions(keys=ApiKeys({"secret": "user", "other": "admin"}))) as site:
         paths = site.app.openapi()["paths"]
         routes = [(path, method.upper()) for path, methods in paths.items() for method in methods]
-        assert len(routes) == 42
+        assert len(routes) == 47
         for path, method in [*routes, ("/openapi.json", "GET"), ("/nowhere", "GET")]:
             status = site.client.request(method, path).status_code
             assert (status == 401) == (path not in {"/health", "/ready", "/version"}), (method, path, status)
