@@ -106,6 +106,7 @@ def make_stage(number: int, node: str) -> Json:
         "queued": 0,
         "restarts": 0,
         "relay": None,
+        "weights": "",
         "step_seconds": {"mean": 0.01, "median": 0.01 * (number + 1)},
     }
 

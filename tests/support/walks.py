@@ -78,10 +78,10 @@ README = (
 )
 THREE_MACHINES = (
     *(step for machine in ("studio", "mini", "laptop") for step in _install(machine)),
-    Step("studio", "parallax run smollm2-135m --memory 0.2", until="it waits: the model needs"),
-    Step("mini", "parallax join --memory 0.2 plx1", until="of smollm2-135m: 0 requests"),
+    Step("studio", "parallax run smollm2-135m --memory 0.4", until="it waits: the model needs"),
+    Step("mini", "parallax join --memory 0.4 plx1", until="of smollm2-135m: 0 requests"),
     Step("studio", "", until=READY),
-    Step("laptop", "parallax join --memory 0.2 plx1", until="joined the server at"),
+    Step("laptop", "parallax join --memory 0.4 plx1", until="joined the server at"),
     _open("mini/2"),
     Step("mini/2", 'parallax chat "Why is the sky blue?"', shows="sky"),
     Step("mini/2", "parallax nodes", shows="predicted: "),
