@@ -56,6 +56,7 @@ UNTYPED: dict[str, dict[str, str]] = {
         "parallax join CODE --label": "needs further machines; the tests of the cluster give labels",
         "parallax run": "needs machines with labels; the tests of the cluster plan with them",
         "parallax nodes drain": "needs a further machine; tests/e2e/test_operate.py",
+        "parallax nodes remove": "needs a further machine; tests/e2e/test_operate.py",
     },
     "docs/how-to/pipelines-without-a-coordinator.md": {
         "parallax cluster relay CODE_OF_A_SERVER": "needs a further server; tests/e2e/test_find.py",
