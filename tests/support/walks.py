@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tests.support.shell import CTRL_C
 
-GOES_ON = r'(?s)\."\s.{1500}'
+GOES_ON = r'(?s)\."\s.{600}'
 """More of an answer to a question than there was when a machine went."""
 READY = "ready http://127.0.0.1:8000/v1 model=smollm2-135m"
 
