@@ -208,17 +208,13 @@ class JoinedModel:
     def _open_pipeline(self, rank: int, planning: Planning) -> PlannedPipeline:
         stages, supply = self._stages, NodeSupply(self._stages.registry, patience_s=PATIENCE_S)
         remote = RemoteExecutor((), supply, stages.plan.progress, self._weights)
-        executor, decode, tell = (
-            PlannedExecutor(remote, planning, self._assign),
-            self.deployment.text.decode,
-            self._tell,
-        )
+        executor = PlannedExecutor(remote, planning, self._assign)
+        decode, on_lost = self.deployment.text.decode, partial(self._tell, rank)
         if self._variants is None:
-            engine = PipelineEngine(executor, decode, self._options, partial(tell, rank))
-        else:
-            engine = varied = VariantEngine(executor, decode, self._options, partial(tell, rank))
-            varied.follow(self._variants, self._answers)
-            executor.note_opened = varied.note_opened
+            return PlannedPipeline(PipelineEngine(executor, decode, self._options, on_lost), executor)
+        engine = VariantEngine(executor, decode, self._options, on_lost)
+        engine.follow(self._variants, self._answers)
+        executor.note_opened = engine.note_opened
         return PlannedPipeline(engine, executor)
 
     def _assign(self, stage: int, placed: PlacedStage) -> StageAssignment:
